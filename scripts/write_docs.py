@@ -1,0 +1,216 @@
+"""Write the generated parts of docs/: schemas, commands, errors, notices, extras. `--check` only says what is stale."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+from typer.main import get_command
+
+from bpals import errors, types
+from bpals.cli.doctor import EXTRAS
+from bpals.cli.main import app
+from bpals.findings import NIH
+from shape import ROOT, SRC, modules
+
+DOCS = ROOT / "docs"
+OPENING = "<!-- made by scripts/write_docs.py: {} -->"
+CLOSING = "<!-- end of {} -->"
+
+
+def tables() -> str:
+    """Every schema of types.py: the column, its type, and the comment beside it in the source."""
+    schemas = {
+        "images": types.IMAGES,
+        "claims": types.claims_schema(NIH),
+        "judgments": types.judgments_schema(NIH),
+        "truth": types.TRUTH,
+        "signal": types.signal_schema(NIH.findings),
+    }
+    notes = column_notes()
+    said = sentences()
+    parts = []
+    for name, schema in schemas.items():
+        parts += [f"## {name}", "", said[name], "", "| column | type | note |", "|---|---|---|"]
+        for column, kind in schema.items():
+            parts.append(f"| `{column}` | {_type(kind)} | {notes.get((name, column), '')} |")
+        parts.append("")
+    return "\n".join(parts).rstrip()
+
+
+def sentences() -> dict[str, str]:
+    """What types.py says of each table."""
+    body = ast.parse((SRC / "bpals" / "types.py").read_text(encoding="utf-8")).body
+    beside = {
+        _table(node): after.value.value
+        for node, after in itertools.pairwise(body)
+        if isinstance(node, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    }
+    inside = {_table(node): ast.get_docstring(node) for node in body if isinstance(node, ast.FunctionDef)}
+    return {name: str(said) for name, said in (beside | inside).items()}
+
+
+def column_notes() -> dict[tuple[str, str], str]:
+    """The comment beside each column in types.py: (table, column) -> comment."""
+    text = (SRC / "bpals" / "types.py").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    notes = {}
+    for node in ast.parse(text).body:
+        for keys in (found.keys for found in ast.walk(node) if isinstance(found, ast.Dict)):
+            for key in keys:
+                if isinstance(key, ast.Constant) and "  # " in (line := lines[key.lineno - 1]):
+                    notes[_table(node), str(key.value)] = line.split("  # ", 1)[1]
+    return notes
+
+
+def _table(node: ast.stmt) -> str:
+    """`IMAGES = ...` and `def claims_schema(...)` are the tables images and claims."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name.removesuffix("_schema")
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id.lower()
+    return ""
+
+
+def _type(kind: pl.DataType) -> str:
+    if isinstance(kind, pl.Enum):
+        words = kind.categories.to_list()
+        return "Enum: the findings of the source" if tuple(words) == NIH.findings else f"Enum: {', '.join(words)}"
+    return str(kind)
+
+
+def commands() -> str:
+    """The help of each command: what it does, its options and an example."""
+    parts = []
+    for name, command in sorted(get_command(app).commands.items()):  # type: ignore[attr-defined]
+        parts += [f"## bpals {name}", "", inspect.cleandoc(command.help or ""), ""]
+        parts += ["| option | default | what it is |", "|---|---|---|"]
+        parts += [_option(option) for option in command.params]
+        parts += ["", "```console", f"$ {command.epilog.removeprefix('Example: ')}", "```", ""]
+    return "\n".join(parts).rstrip()
+
+
+def _option(option: object) -> str:
+    """One row; an argument shows its name, an option its flags."""
+    flags = getattr(option, "opts", [])
+    named = ", ".join(f"`{flag}`" for flag in flags if flag.startswith("-")) or f"`{option.human_readable_name}`"  # type: ignore[attr-defined]
+    metavar = "" if getattr(option, "is_flag", False) else f" {(getattr(option, 'metavar', '') or '')}".rstrip()
+    default = getattr(option, "default", None)
+    shown = "" if default is None or default is False or str(default) in {"", "[]", "()"} else f"`{default}`"
+    help_text = " ".join(str(getattr(option, "help", "")).split()).replace("|", "\\|")
+    return f"| {named}{metavar.replace('|', chr(92) + '|')} | {shown} | {help_text} |"
+
+
+def error_tree() -> str:
+    """The drawing at the top of errors.py, then a heading for each class."""
+    drawing = inspect.cleandoc(errors.__doc__ or "").split("\n\n")[1]
+    parts = ["```", drawing, "```", ""]
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.BpalsError):
+            parts += [f"### {kind.__name__}", "", str(kind.__doc__), ""]
+    return "\n".join(parts).rstrip()
+
+
+def notices() -> str:
+    """Every code of a counted notice, and the room that counts it."""
+    rows = sorted({(code, module.split(".")[1]) for module, code in notice_codes()})
+    return "\n".join(["| code | counted by |", "|---|---|", *(f"| `{code}` | {room} |" for code, room in rows)])
+
+
+def notice_codes() -> Iterator[tuple[str, str]]:
+    """Words given as `code` to a Notice, or to a function that passes its own `code` on: (module, code)."""
+    tree = modules()
+    takers = {"Notice": 0}
+    for module in tree.values():
+        for function in module.functions:
+            names = [argument.arg for argument in function.args.args if argument.arg not in {"self", "cls"}]
+            if "code" in names:
+                takers[function.name] = names.index("code")
+    for name, module in tree.items():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+                if called in takers:
+                    given = given or node.args[takers[called] : takers[called] + 1]
+                    yield from ((name, code) for code in _words(given))
+            elif isinstance(node, ast.For) and _first(node.target) == "code":
+                yield from ((name, code) for code in _looped(node.iter))
+
+
+def _words(nodes: list[ast.expr]) -> list[str]:
+    words = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [word for word in words if word.isidentifier()]
+
+
+def _first(target: ast.expr) -> str:
+    first = target.elts[0] if isinstance(target, ast.Tuple) else target
+    return first.id if isinstance(first, ast.Name) else ""
+
+
+def _looped(iterable: ast.expr) -> list[str]:
+    """The first word of each row that a `for code, ... in` runs over: a dict's keys, or a list of tuples."""
+    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute):
+        iterable = iterable.func.value
+    if isinstance(iterable, ast.Dict):
+        return _words([key for key in iterable.keys if key])
+    rows = iterable.elts if isinstance(iterable, ast.Tuple | ast.List) else []
+    return _words([row.elts[0] for row in rows if isinstance(row, ast.Tuple)])
+
+
+def extras() -> str:
+    """The extras and what each gives."""
+    rows = [f"| `{extra.name}` | {extra.gives} | {', '.join(extra.packages)} |" for extra in EXTRAS]
+    return "\n".join(["| extra | what it gives | packages |", "|---|---|---|", *rows])
+
+
+PARTS: dict[str, tuple[str, Callable[[], str]]] = {
+    "tables": ("tables.md", tables),
+    "commands": ("cli.md", commands),
+    "errors": ("errors.md", error_tree),
+    "notices": ("errors.md", notices),
+    "extras": ("install.md", extras),
+}
+
+
+def replaced(text: str, name: str, body: str) -> str:
+    """The page with one generated part put in."""
+    opening, closing = OPENING.format(name), CLOSING.format(name)
+    before, _, rest = text.partition(opening)
+    _, found, after = rest.partition(closing)
+    if not found:
+        raise SystemExit(f"a page lacks the lines {opening!r} and {closing!r}")
+    return f"{before}{opening}\n\n{body}\n\n{closing}{after}"
+
+
+def stale() -> dict[Path, str]:
+    """Pages whose generated parts are not what the code says now: page -> what it should be."""
+    pages: dict[Path, str] = {}
+    for name, (page, make) in PARTS.items():
+        path = DOCS / page
+        text = pages.get(path, path.read_text(encoding="utf-8"))
+        pages[path] = replaced(text, name, make())
+    return {path: text for path, text in pages.items() if text != path.read_text(encoding="utf-8")}
+
+
+def main() -> None:
+    """Write what is stale, or with --check only name it and fail."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is stale")
+    check = parser.parse_args().check
+    pages = stale()
+    for path, text in pages.items():
+        print(f"{path.relative_to(ROOT)} {'is stale: type make docs' if check else 'written'}")
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    sys.exit(bool(pages) and check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""`bpals audit`: trust for every claim of a dataset, from one command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import polars as pl
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bpals.audit import Run
+from bpals.audit import audit as run_audit
+
+
+def audit(
+    source: Annotated[str | None, typer.Option(help="nih (embedded), nih:FILE or table:FILE.")] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.toml|NAME", help="How to read a table: a TOML file, or chexpert, padchest, vindr."),
+    ] = None,
+    workspace: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("audit"),
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND=PATH", help="Fit on expert labels: four-findings=PATH, all-findings=PATH, table=FILE."
+        ),
+    ] = None,
+    calibrate_split: Annotated[
+        str | None, typer.Option(metavar="val|test|all", help="Which of the expert labels; all by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run record as JSON, for a program.")] = False,
+) -> None:
+    """Give every label of a dataset a trust, with a report. With no option: the embedded NIH ChestX-ray14 record."""
+    with _bar() as bar:
+        task = bar.add_task("starting", total=1.0)
+        run = run_audit(
+            source,
+            mapping=mapping,
+            workspace=workspace,
+            calibrate=calibrate,
+            calibrate_split=calibrate_split,
+            progress=lambda what, share: bar.update(task, description=what, completed=share),
+        )
+    for notice in run.record["notices"]:
+        print(f"note: {notice['message']}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(run.record, indent=1, ensure_ascii=False))
+    else:
+        _tell(run)
+
+
+def _bar() -> Progress:
+    """Draw a progress bar where somebody watches."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _tell(run: Run) -> None:
+    """Print what was found, in a table and four lines."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=100)
+    table = Table(
+        title=f"{run.record['source']['title']}: {run.record['images']:,} films, {run.signal.height:,} claims"
+    )
+    for name in ("finding", "says present", "median trust", "likely mislabelled", "suspect", "hard", "missed?"):
+        table.add_column(name, justify="left" if name == "finding" else "right")
+    for row in _summary(run.signal).iter_rows(named=True):
+        median = "-" if row["median"] is None else f"{row['median']:.2f}"
+        counts = (f"{row[name]:,}" for name in ("likely_mislabelled", "suspect", "hard", "missed"))
+        table.add_row(row["finding"], f"{row['present']:,}", median, *counts)
+    console.print(table)
+    if run.record["calibration"] is None:
+        print("No expert label was used: a trust says how well a label fits the rest of the record (docs/limits.md).")
+    print("The flags count presences; `missed?` counts absences that are likely mislabelled.")
+    print(f"Report: {run.report}")
+    print(f"Signal: {run.workspace / 'signal.parquet'}")
+
+
+def _summary(signal: pl.DataFrame) -> pl.DataFrame:
+    """Count a finding's presences by flag, and its likely missed absences."""
+    present, flag = pl.col("says") == "present", pl.col("flag")
+    return (
+        signal.group_by("finding")
+        .agg(
+            present=present.sum(),
+            median=pl.col("trust").filter(present).median(),
+            missed=((pl.col("says") == "absent") & (flag == "likely_mislabelled")).sum(),
+            **{name: (present & (flag == name)).sum() for name in ("likely_mislabelled", "suspect", "hard")},
+        )
+        .sort("finding")
+    )

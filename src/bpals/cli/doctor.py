@@ -1,0 +1,196 @@
+"""`bpals doctor`: what is installed, what is missing, what to type."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bpals.errors import SourceError
+from bpals.sources import nih
+from bpals.version import VERSION
+
+CORE = ("numpy", "polars", "threadpoolctl", "typer", "rich", "jinja2")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+ROOM_FOR_AN_AUDIT = 500_000_000
+"""Bytes: the old output, the new one and the staging folder together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """An optional part of bpals: what it gives and which packages it needs."""
+
+    name: str
+    gives: str
+    packages: tuple[str, ...]
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that are not installed."""
+        return [package for package in self.packages if _version(package) is None]
+
+    @property
+    def line(self) -> str:
+        """The line that installs it."""
+        return f"pip install 'bpals[{self.name}]'"
+
+
+EXTRAS = (
+    Extra(
+        name="peers",
+        gives="cleanlab and scikit-learn as baselines in the scorecard",
+        packages=("cleanlab", "scikit-learn"),
+    ),
+    Extra(
+        name="dev",
+        gives="what the tests and checks of bpals itself need",
+        packages=("hypothesis", "import-linter", "mypy", "playwright", "pytest", "ruff"),
+    ),
+    Extra(name="vlm", gives="not used yet: judges behind an endpoint", packages=("aiohttp", "orjson")),
+    Extra(name="torch", gives="not used yet: judges that run on torch", packages=("torch",)),
+    Extra(name="xrv", gives="not used yet: TorchXRayVision's judges", packages=("torch", "torchxrayvision")),
+    Extra(name="probe", gives="not used yet: a probe on a frozen backbone", packages=("onnxruntime", "pillow")),
+    Extra(name="dicom", gives="not used yet: DICOM films", packages=("pydicom", "pylibjpeg")),
+    Extra(
+        name="review",
+        gives="not used yet: the reading room",
+        packages=("fastapi", "uvicorn", "python-multipart", "pillow"),
+    ),
+    Extra(name="release", gives="not used yet: building a release", packages=("pyarrow",)),
+    Extra(name="ray", gives="not used yet: judging on a cluster", packages=("ray",)),
+    Extra(name="postgres", gives="not used yet: a ledger for a team", packages=("sqlalchemy", "psycopg")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: str
+    """`ok`, `missing` (you can do without) or `wrong` (an audit will not work)."""
+    found: str
+    next: str = ""
+    """What to type, where something can be done."""
+
+
+def doctor(
+    *, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for a program to read.")] = False
+) -> None:
+    """Say what is installed, what is missing and what to type."""
+    checks = list(_checks())
+    if as_json:
+        print(json.dumps(_as_json(checks), indent=1))
+    else:
+        _print_checks(checks)
+        _print_extras()
+    if any(check.state == "wrong" for check in checks):
+        raise typer.Exit(2)
+
+
+def _checks() -> Iterator[Check]:
+    yield Check(name="bpals", state="ok", found=VERSION)
+    yield Check(name="python", state="ok", found=f"{platform.python_version()} on {platform.platform(terse=True)}")
+    for package in CORE:
+        version = _version(package)
+        yield Check(
+            name=package,
+            state="ok" if version else "wrong",
+            found=version or "not installed",
+            next="" if version else "pip install bpals",
+        )
+    yield _embedded_record()
+    yield _machine()
+    yield _disk(Path.cwd())
+    yield _browser()
+
+
+def _embedded_record(folder: Path | None = None) -> Check:
+    """Read every file of the embedded record; the source refuses one whose hash is not the published one."""
+    try:
+        size = sum(len(nih.read_embedded(name, folder)) for name in nih.EMBEDDED)
+    except SourceError as error:
+        damage, _, cure = str(error).partition(" Type: ")
+        return Check(name="embedded record", state="wrong", found=damage, next=cure)
+    found = f"{len(nih.EMBEDDED)} files, {size / 1e6:.1f} MB, hashes as published"
+    return Check(name="embedded record", state="ok", found=found)
+
+
+def _machine() -> Check:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Check(name="machine", state="ok", found=f"{os.cpu_count()} cores, {memory / 1e9:.1f} GB of memory")
+
+
+def _disk(folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free
+    enough = free >= ROOM_FOR_AN_AUDIT
+    return Check(
+        name="disk",
+        state="ok" if enough else "wrong",
+        found=f"{free / 1e9:.1f} GB free in {folder}",
+        next="" if enough else "free some space, or name another folder with --workspace DIR",
+    )
+
+
+def _browser() -> Check:
+    found = next((path for browser in BROWSERS if (path := shutil.which(browser))), None)
+    return Check(
+        name="chromium",
+        state="ok" if found else "missing",
+        found=found or "not found; only bpals' own browser tests use it",
+        next="" if found else "sudo apt-get install chromium",
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _as_json(checks: list[Check]) -> dict[str, object]:
+    return {
+        "bpals": VERSION,
+        "python": sys.version.split()[0],
+        "ok": all(check.state != "wrong" for check in checks),
+        "checks": [asdict(check) for check in checks],
+        "extras": [
+            {
+                "extra": extra.name,
+                "state": "missing" if extra.missing else "ok",
+                "gives": extra.gives,
+                "missing": extra.missing,
+                "next": extra.line if extra.missing else "",
+            }
+            for extra in EXTRAS
+        ],
+    }
+
+
+def _print_checks(checks: list[Check]) -> None:
+    for check in checks:
+        _print_row(check.state, check.name, check.found, check.next)
+
+
+def _print_extras() -> None:
+    print("\nextras")
+    for extra in EXTRAS:
+        missing = extra.missing
+        _print_row("missing" if missing else "ok", extra.name, extra.gives, extra.line if missing else "")
+
+
+def _print_row(state: str, name: str, found: str, type_next: str) -> None:
+    """Print plain lines: a table would break the line to paste on a narrow terminal."""
+    print(f"{state:8} {name:16} {found}")
+    if type_next:
+        print(f"{'':25} type: {type_next}")

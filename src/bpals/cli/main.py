@@ -1,0 +1,118 @@
+"""The command `bpals`, and how it ends: 0 done, 2 you must act, 130 interrupted, 1 our bug."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, NoReturn
+
+import typer
+from typer.main import get_command
+
+from bpals.cli.audit import audit
+from bpals.cli.doctor import doctor
+from bpals.cli.score import score
+from bpals.errors import BpalsError
+from bpals.version import VERSION
+
+YOU_MUST_ACT = 2
+INTERRUPTED = 130
+OUR_BUG = 1
+
+NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your disk quota is used up",
+    errno.EFBIG: "a file grew beyond what the system allows (ulimit -f)",
+}
+
+app = typer.Typer(
+    name="bpals",
+    help="Tell how far to trust each label of a chest X-ray dataset, and show the evidence.",
+    epilog="Example: bpals audit --workspace audit",
+    add_completion=False,
+)
+app.command(epilog="Example: bpals audit --source table:my.csv --mapping my.toml --workspace audit")(audit)
+app.command(epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test")(score)
+app.command(epilog="Example: bpals doctor --json")(doctor)
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What holds for every command of one call."""
+
+    debug: bool = False
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"bpals {VERSION}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _before_any_command(
+    context: typer.Context,
+    *,
+    version: Annotated[  # noqa: ARG001  typer calls _print_version, which stops
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print a traceback with every error.")] = False,
+) -> None:
+    context.ensure_object(Invocation).debug = debug
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run() -> NoReturn:
+    """Do what the command line says and end the process with the right exit code."""
+    sys.exit(obey(sys.argv[1:]))
+
+
+def obey(arguments: Sequence[str], commands: typer.Typer = app) -> int:
+    """Do what the arguments say, print an error as one line, and give the exit code."""
+    invocation = Invocation()
+    try:
+        code = get_command(commands).main(
+            args=list(arguments), prog_name="bpals", standalone_mode=False, obj=invocation
+        )
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "bpals"
+        _say(f"{error.format_message()} Type: {command} --help")
+        return YOU_MUST_ACT
+    except BpalsError as error:
+        if invocation.debug:
+            traceback.print_exc()
+        _say(str(error))
+        return YOU_MUST_ACT
+    except Exception as error:  # noqa: BLE001  the one place that may: what nobody foresaw is our bug, and is shown whole
+        return _unforeseen(error, arguments)
+    if code == INTERRUPTED:
+        _say(f"interrupted; nothing is left half-written. The same command starts again: {_typed(arguments)}")
+    return code if isinstance(code, int) else 0
+
+
+def _unforeseen(error: Exception, arguments: Sequence[str]) -> int:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        what = f"{NO_ROOM[error.errno]} ({error.filename or error.strerror})"
+        _say(f"{what}. Make room, then type: {_typed(arguments)}")
+        return YOU_MUST_ACT
+    traceback.print_exception(error)
+    _say("this is a bug in bpals. Please run `bpals doctor` and report what it prints with the traceback above.")
+    return OUR_BUG
+
+
+def _typed(arguments: Sequence[str]) -> str:
+    return shlex.join(["bpals", *arguments])
+
+
+def _say(sentence: str) -> None:
+    """Print one line on stderr, whatever a file name or a cell may have brought into the sentence."""
+    line = "".join(character if character.isprintable() else " " for character in sentence)
+    print(f"bpals: {' '.join(line.split())}", file=sys.stderr)

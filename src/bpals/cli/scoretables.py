@@ -1,0 +1,177 @@
+"""How a scorecard looks: tables for the terminal, and for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from bpals.scoring import Scorecard
+
+Row = dict[str, Any]
+
+METHODS = {
+    "bpals": "bpals",
+    "cleanlab": "cleanlab",
+    "self_confidence": "self-confidence",
+    "label_only": "label only",
+    "prevalence": "prevalence only",
+    "random": "random",
+    "oracle": "oracle",
+}
+COMPARED = ("bpals", "self_confidence", "cleanlab", "prevalence")
+
+
+def tables(card: Scorecard) -> list[Table]:
+    """Every table of a scorecard, for the terminal."""
+    drawn = []
+    for reference, split in dict.fromkeys((row["reference"], row["split"]) for row in card.rows):
+        rows = [row for row in card.rows if (row["reference"], row["split"]) == (reference, split)]
+        title = f"{reference}, split {split}"
+        drawn += [_methods(title, rows), _within(title, rows)]
+    if card.boxes:
+        drawn.append(_boxes(card.boxes))
+    if card.readers:
+        drawn.append(_readers(card.readers))
+    return drawn
+
+
+def markdown(card: Scorecard) -> str:
+    """The scorecard as Markdown: error AP with its interval, and the errors found at 10 %."""
+    parts = []
+    for reference, split in dict.fromkeys((row["reference"], row["split"]) for row in card.rows):
+        rows = [row for row in card.rows if (row["reference"], row["split"], row["given"]) == (reference, split, "all")]
+        header = ["finding", "pairs", "errors", *(f"{METHODS[m]}, error AP" for m in COMPARED), "bpals, found at 10 %"]
+        parts.append(
+            f"`{reference}`, split {split}; in brackets 95 % intervals over patients, "
+            f"{card.meta['bootstrap']:,} resamples:\n\n" + _pipes(header, _compared(rows))
+        )
+    if card.readers:
+        header = ["finding", "reader", "pairs", "flags", "precision", "recall", "bpals precision", "bpals recall"]
+        parts.append(_pipes(header, map(_read, shown(card.readers))))
+    if card.boxes:
+        header = ["finding", "boxed", "other", "median trust, boxed", "median trust, other", "AUROC boxed over other"]
+        parts.append(_pipes(header, map(_boxed, card.boxes)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _methods(title: str, rows: Sequence[Row]) -> Table:
+    """Every method by finding; `at 5 %` is the share of errors found when 5 % of the pairs are reviewed."""
+    numbers = ("error AUROC", "error AP", "at 5 %", "10 %", "20 %", "AP of bpals minus it")
+    table = _table(f"Finding label errors: {title}", ["method"], numbers)
+    for finding in dict.fromkeys(row["finding"] for row in rows):
+        shown = [row for row in rows if row["finding"] == finding and row["given"] == "all"]
+        table.add_section()
+        counts = (f"{shown[0]['n']:,} pairs", f"{shown[0]['errors']:,} errors")
+        table.add_row(f"[bold]{finding}[/bold]", *counts, *[""] * 4)
+        for row in shown:
+            found = [_number(row[key], 2) for key in ("found_05", "found_10", "found_20")]
+            cells = (_with_interval(row, "error_auroc"), _with_interval(row, "error_ap"), *found)
+            name = f"  {METHODS[row['method']]}"
+            table.add_row(name, *cells, _gain(row), style="bold" if row["method"] == "bpals" else None)
+    return table
+
+
+def _within(title: str, rows: Sequence[Row]) -> Table:
+    """Presences and absences apart, with the calibration of the trust."""
+    numbers = ("n", "errors", "AP bpals", "self-conf.", "cleanlab", "preval.", "ECE", "Brier")
+    table = _table(f"By kind of claim: {title}", ["finding", "claimed"], numbers)
+    parts: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        parts.setdefault((row["finding"], row["given"]), {})[row["method"]] = row
+    for (finding, given), methods in parts.items():
+        if given == "all":
+            table.add_section()
+        ours = methods["bpals"]
+        precisions = [_number(methods.get(method, {}).get("error_ap")) for method in COMPARED]
+        calibration = [_number(ours[name]) for name in ("ece", "brier")]
+        counts = [f"{ours['n']:,}", f"{ours['errors']:,}"]
+        table.add_row(finding if given == "all" else "", given, *counts, *precisions, *calibration)
+    return table
+
+
+def _boxes(rows: Sequence[Row]) -> Table:
+    numbers = ("boxed", "other", "median boxed", "median other", "AUROC boxed over other")
+    table = _table("Trust of boxed presences against other presences", ["finding"], numbers)
+    for row in rows:
+        table.add_row(*_boxed(row))
+    return table
+
+
+def _readers(rows: Sequence[Row]) -> Table:
+    numbers = ("n", "flags", "precision", "recall", "bpals prec.", "bpals recall")
+    table = _table("Single readers as error finders, and bpals at the same number of flags", ["reader"], numbers)
+    for row in shown(rows):
+        by_finding = row["finding"] != "pooled"
+        finding, reader, *cells = _read(row)
+        table.add_row(f"{finding}, {reader}" if by_finding else reader, *cells)
+    return table
+
+
+def shown(rows: Iterable[Row]) -> list[Row]:
+    """Every reader over all findings, and all readers by finding; `--json` has each reader by finding too."""
+    return [row for row in rows if row["finding"] == "pooled" or row["reader"] == "all"]
+
+
+def _read(row: Row) -> list[str]:
+    figures = ("precision", "recall", "signal_precision", "signal_recall")
+    counts = [f"{row['n']:,}", f"{row['flags']:,}"]
+    return [row["finding"], row["reader"], *counts, *(_with_interval(row, figure, 2) for figure in figures)]
+
+
+def _boxed(row: Row) -> list[str]:
+    medians = [_number(row[f"trust_{name}_median"]) for name in ("boxed", "other")]
+    counts = [f"{row['n_boxed']:,}", f"{row['n_other']:,}"]
+    return [row["finding"], *counts, *medians, _with_interval(row, "boxed_auroc")]
+
+
+def _compared(rows: Sequence[Row]) -> list[list[str]]:
+    lines = []
+    for finding in dict.fromkeys(row["finding"] for row in rows):
+        methods = {row["method"]: row for row in rows if row["finding"] == finding}
+        ours = methods["bpals"]
+        precisions = [_with_interval(methods.get(method, {}), "error_ap") for method in COMPARED]
+        counts = [f"{ours['n']:,}", f"{ours['errors']:,}"]
+        lines.append([finding, *counts, *precisions, _with_interval(ours, "found_10")])
+    return lines
+
+
+def _pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---", *(["--:"] * (len(header) - 1))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
+
+
+def _number(value: float | None, digits: int = 3, sign: str = "") -> str:
+    """Write .558 for 0.558; what is not defined is a dash."""
+    if value is None:
+        return "-"
+    text = f"{value:{sign}.{digits}f}"
+    return text.replace("0.", ".", 1) if abs(float(text)) < 1 else text
+
+
+def _with_interval(row: Row, name: str, digits: int = 3) -> str:
+    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    if value is None or low is None or low == value == high:
+        return _number(value, digits)
+    bounds = (_number(bound, 2).replace("1.00", "1") for bound in (low, high))
+    return f"{_number(value, digits)} ({'-'.join(bounds)})"
+
+
+def _gain(row: Row) -> str:
+    if row["ap_gain"] is None:
+        return _number(None)
+    gain, low, high = (
+        _number(row[f"ap_gain{end}"], digits, "+") for end, digits in (("", 3), ("_low", 2), ("_high", 2))
+    )
+    return f"{gain} ({low} to {high})"

@@ -1,0 +1,225 @@
+"""The cases: the most suspect claims, each with the timeline of its patient."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from bpals.report.wording import plural, spoken
+
+WINDOW = 21
+"""Films of a strip: more would be too narrow to tell apart on a phone."""
+
+OVERALL = 6
+PER_FINDING = 2
+MOST_FINDINGS = 40
+"""Findings with cases of their own; the rest is in signal.parquet, and the page says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Film:
+    """One film of a strip."""
+
+    says: str | None
+    """None where the dataset is silent."""
+    p_present: float | None
+    order: int | None
+    study: str | None = None
+    """Films of one study share one report, and so one label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """A patient's films in follow-up order, or as many as fit around the one in question."""
+
+    films: tuple[Film, ...]
+    at: int
+    """The film in question."""
+    earlier: int
+    """Films that are not drawn, before and after."""
+    later: int
+
+    @property
+    def total(self) -> int:
+        """All films of the patient."""
+        return self.earlier + len(self.films) + self.later
+
+    @property
+    def studies(self) -> list[tuple[int, int]]:
+        """The first and last film of each study that has several films here."""
+        runs, start = [], 0
+        for _, run in itertools.groupby(self.films, key=lambda film: film.study):
+            films = list(run)
+            if len(films) > 1 and films[0].study is not None:
+                runs.append((start, start + len(films) - 1))
+            start += len(films)
+        return runs
+
+    @property
+    def undrawn(self) -> list[str]:
+        """Say how many films do not fit."""
+        sides = ((self.earlier, "earlier film"), (self.later, "later film"))
+        return [plural(films, name) for films, name in sides if films]
+
+    @property
+    def position(self) -> int:
+        """The place of the film in question among all, from 1."""
+        return self.earlier + self.at + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One claim that is worth a look."""
+
+    image_id: str
+    finding: str
+    says: str
+    trust: float
+    low: float | None
+    high: float | None
+    flag: str
+    reasons: tuple[str, ...]
+    patient: str | None
+    facts: tuple[str, ...]
+    """Sex, age and view, where stated."""
+    beside: tuple[str, ...]
+    """The other findings that the dataset claims present on this film."""
+    strip: Strip | None
+    """None where the dataset names no patient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingCases:
+    """The most suspect claims of one finding."""
+
+    finding: str
+    present: tuple[Case, ...]
+    absent: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cases:
+    """The most suspect claims of all, at most one a finding and a patient, and those of each finding."""
+
+    present: tuple[Case, ...]
+    absent: tuple[Case, ...]
+    findings: tuple[FindingCases, ...]
+    left_out: int
+    """Findings without cases here because there are too many of them."""
+
+
+def cases(images: pl.DataFrame, signal: pl.DataFrame, findings: Sequence[str]) -> Cases:
+    """Choose the claims with the lowest trust among those flagged, and draw up their timelines."""
+    patients = images.select("image_id", patient=pl.coalesce("patient_id", "image_id"))
+    flagged = (
+        signal.filter(pl.col("flag").is_in(["likely_mislabelled", "suspect"]), pl.col("trust").is_not_null())
+        .join(patients, on="image_id")
+        .sort("trust", "review_rank", "image_id", "finding")
+    )
+    per_finding = flagged.unique(["finding", "says", "patient"], keep="first", maintain_order=True)
+    per_finding = per_finding.group_by("finding", "says", maintain_order=True).head(PER_FINDING)
+    # One odd patient, or one rare finding, would fill the list alone.
+    overall = flagged.unique(["says", "finding"], keep="first", maintain_order=True)
+    overall = overall.unique(["says", "patient"], keep="first", maintain_order=True)
+    overall = overall.group_by("says", maintain_order=True).head(OVERALL)
+    told = _Teller.of(images, signal, pl.concat([overall.select(per_finding.columns), per_finding]))
+
+    def pick(table: pl.DataFrame, says: str) -> tuple[Case, ...]:
+        rows = table.filter(pl.col("says") == says).sort("trust", "review_rank", "image_id", "finding")
+        return tuple(told.case(row) for row in rows.iter_rows(named=True))
+
+    with_cases = [f for f in findings if f in set(per_finding["finding"])]
+    groups = []
+    for finding in with_cases[:MOST_FINDINGS]:
+        rows = per_finding.filter(pl.col("finding") == finding)
+        groups.append(FindingCases(finding=finding, present=pick(rows, "present"), absent=pick(rows, "absent")))
+    return Cases(
+        present=pick(overall, "present"),
+        absent=pick(overall, "absent"),
+        findings=tuple(groups),
+        left_out=len(with_cases) - len(groups),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Teller:
+    """What the chosen cases need of images and signal, and no more."""
+
+    films: Mapping[str, Mapping[str, Any]]
+    """Image id -> its row."""
+    timelines: Mapping[str, Sequence[str]]
+    """Patient -> image ids in follow-up order."""
+    claims: Mapping[str, Mapping[str, tuple[str, float | None]]]
+    """Image id -> finding -> what is claimed and P(present)."""
+
+    @classmethod
+    def of(cls, images: pl.DataFrame, signal: pl.DataFrame, chosen: pl.DataFrame) -> _Teller:
+        """Take the patients of the chosen claims out of the tables."""
+        patients = images.join(chosen.select("image_id"), on="image_id", how="semi")["patient_id"].drop_nulls().unique()
+        ids = chosen["image_id"].unique()
+        wanted = pl.col("patient_id").is_in(patients.implode()) | pl.col("image_id").is_in(ids.implode())
+        films = images.filter(wanted).sort("follow_up", "study_id", "image_id", nulls_last=True)
+        claims: dict[str, dict[str, tuple[str, float | None]]] = {}
+        near = signal.join(films.select("image_id"), on="image_id", how="semi")
+        for image_id, finding, says, p_present in near["image_id", "finding", "says", "p_present"].iter_rows():
+            claims.setdefault(image_id, {})[finding] = (says, p_present)
+        timelines: dict[str, list[str]] = {}
+        for image_id, patient in films.filter(pl.col("patient_id").is_not_null())["image_id", "patient_id"].iter_rows():
+            timelines.setdefault(patient, []).append(image_id)
+        return cls(
+            films={row["image_id"]: row for row in films.iter_rows(named=True)},
+            timelines=timelines,
+            claims=claims,
+        )
+
+    def case(self, row: Mapping[str, Any]) -> Case:
+        """Tell one claim."""
+        image_id, finding = str(row["image_id"]), str(row["finding"])
+        film = self.films[image_id]
+        patient = film["patient_id"]
+        return Case(
+            image_id=image_id,
+            finding=finding,
+            says=str(row["says"]),
+            trust=row["trust"],
+            low=row["trust_low"],
+            high=row["trust_high"],
+            flag=str(row["flag"]),
+            reasons=tuple(sentence(r) for r in row["reasons"] or ()),
+            patient=None if patient is None else str(patient),
+            facts=_facts(film),
+            beside=self._beside(image_id, finding),
+            strip=None if patient is None else self._strip(str(patient), image_id, finding),
+        )
+
+    def _beside(self, image_id: str, finding: str) -> tuple[str, ...]:
+        on_film = self.claims[image_id].items()
+        return tuple(spoken(name) for name, (says, _) in on_film if says == "present" and name != finding)
+
+    def _strip(self, patient: str, image_id: str, finding: str) -> Strip:
+        timeline = self.timelines[patient]
+        at = timeline.index(image_id)
+        start = max(0, min(at - WINDOW // 2, len(timeline) - WINDOW))
+        drawn = timeline[start : start + WINDOW]
+        films = []
+        for other in drawn:
+            says, p_present = self.claims.get(other, {}).get(finding, (None, None))
+            row = self.films[other]
+            films.append(Film(says=says, p_present=p_present, order=row["follow_up"], study=row["study_id"]))
+        return Strip(films=tuple(films), at=at - start, earlier=start, later=len(timeline) - start - len(drawn))
+
+
+def sentence(reason: str) -> str:
+    """Take the sentence out of `code: sentence`."""
+    _, colon, told = reason.partition(": ")
+    return told if colon else reason
+
+
+def _facts(film: Mapping[str, Any]) -> tuple[str, ...]:
+    age = film["age"]
+    facts = (film["sex"], None if age is None else f"{age:.0f} years", film["view"])
+    return tuple(str(fact) for fact in facts if fact is not None)

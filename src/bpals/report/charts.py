@@ -1,0 +1,200 @@
+"""The charts: pure functions from numbers to inline SVG.
+
+Colours are classes that the style sheet paints for light, dark and print; nothing is told by colour alone:
+bars keep the order of the flags, strips differ in shape, curves in their dashes, and every chart has a title.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from bpals.report.cases import Strip
+from bpals.report.svg import box, dot, element, line, picture, words
+from bpals.report.wording import FLAGS, count, of, plural, probability
+
+CELL_PX = 20
+"""Widest cell of a strip."""
+
+ROUND_ENDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One curve: its points, with intervals where there are any."""
+
+    name: str
+    tone: str
+    points: tuple[tuple[float, float], ...]
+    intervals: tuple[tuple[float, float], ...] = ()
+    dots: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """One axis: its end and its labels, at their places."""
+
+    top: float
+    labels: tuple[tuple[float, str], ...]
+
+
+def flag_bar(flags: Mapping[str, int], *, what: str, height: float = 26) -> Markup:
+    """Draw all claims of a kind as one bar, divided by flag."""
+    total = sum(flags.values())
+    told = [f"{words_} {count(flags[flag])} ({of(flags[flag], total)})" for flag, words_ in FLAGS.items()]
+    parts, x = [box(0, 0, 1, height, "track")], 0.0
+    for flag in FLAGS:
+        width = flags[flag] / total if total else 0.0
+        if width > 0:
+            parts.append(box(x, 0, width, height, f"tone-{flag}"))
+            x += width
+            if width > 0.004 and x < 0.999:
+                parts.append(line(x, 0, x, height, "gap"))
+    return picture(*parts, title=f"{what} by flag", desc=", ".join(told), height=height, kind="bar")
+
+
+def meter(low: float | None, middle: float | None, high: float | None, *, title: str, tone: str) -> Markup:
+    """Draw a value with its spread on the scale from 0 to 1."""
+    parts = [box(0, 7, 1, 2, "track"), line(0.5, 4, 0.5, 12, "grid")]
+    if middle is not None and low is not None and high is not None:
+        parts += [box(low, 5, max(0.0, high - low), 6, f"band {tone}"), dot(middle, 8, 5, f"mark {tone}")]
+    told = f"{probability(middle)}, from {probability(low)} to {probability(high)}"
+    return picture(*parts, title=title, desc=told, height=16, kind="meter")
+
+
+def bar(value: float, *, title: str, tone: str) -> Markup:
+    """Draw a share as a plain bar."""
+    return picture(box(0, 2, 1, 10, "track"), box(0, 2, value, 10, tone), title=title, height=14, kind="bar")
+
+
+def histogram(present: Sequence[int], absent: Sequence[int], *, title: str) -> Markup:
+    """Draw the trust of presences upwards and of absences downwards, each as a share of its kind."""
+    half, middle = 46.0, 50.0
+    parts = [line(x, 2, x, middle + half, "grid") for x in (0, 0.5, 1)]
+    told = []
+    for name, heights, up in (("present", present, True), ("absent", absent, False)):
+        total, tallest = sum(heights), max(heights, default=0)
+        told.append(f"{plural(total, 'judged claim')} of {'presence' if up else 'absence'}")
+        for i, n in enumerate(heights):
+            if n:
+                # A bar of less than a pixel could not be seen at all.
+                tall = max(1.0, half * n / tallest)
+                top = middle - tall if up else middle
+                parts.append(box((i + 0.06) / len(heights), top, 0.88 / len(heights), tall, f"tone-{name}"))
+    parts.append(line(0, middle, 1, middle, "axis"))
+    for x, anchor, text in ((0, "start", "0"), (0.5, "middle", "0.5"), (1, "end", "1")):
+        parts.append(words(text, x, middle + half + 14, anchor=anchor))
+    return picture(*parts, title=title, desc=" and ".join(told), height=middle + half + 18, kind="histogram")
+
+
+def whisker(value: float, low: float, high: float, *, top: float, title: str, tone: str) -> Markup:
+    """Draw a value with its interval on a scale from 0 to top."""
+    x, x1, x2 = (min(1.0, max(0.0, v / top)) for v in (value, low, high))
+    marks = [line(x1, 10, x2, 10, f"whisker {tone}"), dot(x, 10, 4.5, tone)]
+    return picture(line(0, 10, 1, 10, "grid"), *marks, title=title, height=20, kind="whisker")
+
+
+def scale(values: Sequence[float]) -> Scale:
+    """Choose a round end of the scale that holds all these shares."""
+    highest = max(values, default=0.0)
+    top = next((end for end in ROUND_ENDS if highest <= end), 1.0)
+    return Scale(top=top, labels=((0, "0"), (top / 2, f"{50 * top:g} %"), (top, f"{100 * top:g} %")))
+
+
+def axis(along: Scale) -> Markup:
+    """Write the scale under a column of whiskers."""
+    parts = [line(0, 1, 1, 1, "axis")]
+    for at, text in along.labels:
+        x = at / along.top
+        anchor = "start" if x == 0 else "end" if x == 1 else "middle"
+        parts += [line(x, 1, x, 5, "axis"), words(text, x, 18, anchor=anchor)]
+    return picture(*parts, title=f"scale from 0 to {along.labels[-1][1]}", height=22, kind="scale")
+
+
+def key_line(tone: str) -> Markup:
+    """Draw the stroke of a curve for a legend; its name stands beside it."""
+    return element(
+        "svg", line(0, 4, 1, 4, f"curve {tone}"), class_="chart stroke", width=26, height=8, aria_hidden="true"
+    )
+
+
+def hundred(hits: int, *, title: str, tone: str) -> Markup:
+    """Draw a hundred dots, so many of them filled."""
+    dots = []
+    for i in range(100):
+        filled = i < hits
+        x, y = 8 + 15 * (i % 10), 8 + 15 * (i // 10)
+        dots.append(element("circle", cx=x, cy=y, r=5 if filled else 4.5, class_=tone if filled else "empty"))
+    return picture(*dots, title=title, desc=f"{hits} of 100 dots are filled", height=152, kind="hundred")
+
+
+def timeline(strip: Strip, *, title: str) -> Markup:
+    """Draw a patient's films: above what the label says on each, below the judge's P(present) as a column."""
+    n = len(strip.films)
+    pitch = 1 / n
+    parts: list[Markup] = [line(0, 54, 1, 54, "axis")]
+    for i, film in enumerate(strip.films):
+        x, asked = i * pitch, " asked" if i == strip.at else ""
+        parts.append(_cell(x, pitch, film.says, asked))
+        if film.p_present is not None:
+            tall = max(1.0, 20 * film.p_present)
+            parts.append(box(x + 0.2 * pitch, 54 - tall, 0.6 * pitch, tall, f"column{asked}"))
+    parts += [line((a + 0.1) * pitch, 30.5, (b + 0.9) * pitch, 30.5, "study") for a, b in strip.studies]
+    middle = (strip.at + 0.5) * pitch
+    arrow = element("path", d="M-6 0 6 0 0 8Z", class_="arrow")
+    parts.append(element("svg", arrow, x=f"{100 * middle:.2f}%", y=0, overflow="visible"))
+    parts += _orders(strip)
+    says = [film.says or "silent" for film in strip.films]
+    desc = f"Film {strip.position} of {strip.total} is in question. In order: {', '.join(says)}"
+    drawing = picture(*parts, title=title, desc=desc, height=72, kind="timeline")
+    return element("div", drawing, class_="strip", style=f"max-width:{n * CELL_PX}px")
+
+
+def _cell(x: float, pitch: float, says: str | None, asked: str) -> Markup:
+    left, wide = x + 0.08 * pitch, 0.84 * pitch
+    if says is None:
+        return line(x + 0.35 * pitch, 19, x + 0.65 * pitch, 19, "silent")
+    cell = box(left, 11, wide, 16, f"cell says-{says}{asked}")
+    half = box(left, 19, wide, 8, "half") if says == "uncertain" else Markup("")
+    return cell + half
+
+
+def _orders(strip: Strip) -> list[Markup]:
+    """Write the follow-up numbers of the film in question and, where there is room, of the first and last."""
+    n = len(strip.films)
+    room_px = min(CELL_PX, 330 / n)
+    numbers = ["" if film.order is None else str(film.order) for film in strip.films]
+    places = {strip.at} | {i for i in (0, n - 1) if abs(i - strip.at) * room_px > 14 + 8 * len(numbers[i])}
+    texts = []
+    for i in sorted(places):
+        near_end = len(numbers[i]) > 2
+        anchor = "start" if i == 0 and near_end else "end" if i == n - 1 and near_end else "middle"
+        x = {"start": i / n, "end": (i + 1) / n}.get(anchor, (i + 0.5) / n)
+        texts.append(words(numbers[i], x, 68, anchor=anchor, tone="tick asked" if i == strip.at else "tick"))
+    return texts
+
+
+def curves(series: Sequence[Series], *, x: Scale, y: Scale, title: str, height: float = 200) -> Markup:
+    """Draw curves over a grid; the labels of y stand on their lines, so that nothing is lost to a margin."""
+    top, bottom = 16.0, height - 24
+
+    def up(value: float) -> float:
+        return bottom - (bottom - top) * value / y.top
+
+    parts = [line(0, up(at), 1, up(at), "axis" if at == 0 else "grid") for at, _ in y.labels]
+    parts += [words(text, 0, up(at) - 4, anchor="start") for at, text in y.labels if at > 0]
+    for at, text in x.labels:
+        anchor = "start" if at == 0 else "end" if at == x.top else "middle"
+        parts.append(words(text, at / x.top, height - 7, anchor=anchor))
+    for one in series:
+        places = [(px / x.top, up(py)) for px, py in one.points]
+        for (px, _), (low, high) in zip(places, one.intervals, strict=False):
+            parts.append(line(px, up(low), px, up(high), f"interval {one.tone}"))
+        for (x1, y1), (x2, y2) in itertools.pairwise(places):
+            parts.append(line(x1, y1, x2, y2, f"curve {one.tone}"))
+        if one.dots:
+            parts += [dot(px, py, 4, f"mark {one.tone}") for px, py in places]
+    return picture(*parts, title=title, desc="; ".join(s.name for s in series), height=height, kind="curves")

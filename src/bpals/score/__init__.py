@@ -1,0 +1,1 @@
+"""Trust against radiologists: what experts said, and how well a signal finds the labels they reject."""

@@ -1,0 +1,228 @@
+"""What an audit holds of a pair, be it one finding or a group: the claim, the trust, and what the judges said.
+
+A group claims presence if any member is claimed present. Its probability is min(1, sum of the members'): the labeller
+seldom gives two members at once. Where the audit calibrated the group itself, its own row stands instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import polars as pl
+
+from bpals.errors import MissingExtra, TruthError, UsageError
+from bpals.findings import Group
+from bpals.score import peers
+from bpals.types import Notice
+
+CROSSFIT = "/crossfit"
+"""How the method of a row ends whose trust never rested on its own review."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """The tables of a workspace that a score needs."""
+
+    images: pl.DataFrame
+    claims: pl.DataFrame
+    judgments: pl.DataFrame
+    signal: pl.DataFrame
+    groups: pl.DataFrame | None = None
+    calibration: pl.DataFrame | None = None
+
+
+def opinions(audited: Audited, group: Group) -> pl.DataFrame:
+    """Give, for every film with a claim: `says, trust, p_judge, self_fitted`; what nobody could say is null."""
+    claims = _claims(audited.claims, group)
+    rows = _members(audited.signal, group).select(
+        "image_id", "finding", "p_present", "trust", crossfit=pl.col("method").str.ends_with(CROSSFIT)
+    )
+    said = (
+        claims.join(_summed(rows, group), on="image_id", how="left", maintain_order="left")
+        .join(_summed(_answers(audited.judgments, group), group).rename({"p": "p_judge"}), on="image_id", how="left")
+        .join(_self_fitted(rows, audited.calibration, group), on="image_id", how="left")
+        .with_columns(trust=_trust(pl.col("p")), self_fitted=pl.col("self_fitted").fill_null(value=False))
+    )
+    if len(group.members) == 1:
+        # A finding's own trust is taken as it stands, not worked out again.
+        own = rows.select("image_id", own="trust")
+        said = said.join(own, on="image_id", how="left").with_columns(trust=pl.col("own"))
+    return _own_rows(said, audited, group).select("image_id", "says", "trust", "p_judge", "self_fitted")
+
+
+def about(
+    asked: pl.DataFrame, audited: Audited, groups: Iterable[Group], *, baselines: bool = True
+) -> tuple[pl.DataFrame, list[Notice]]:
+    """Join what the audit holds to the pairs that were asked about; pairs that cannot be scored are counted.
+
+    `asked` has `image_id`, `finding` and any other columns. The columns `patient, claimed, trust, p_judge` come to
+    it, and with `baselines` also `prevalence` and `cleanlab`.
+    """
+    known = {group.name: group for group in groups}
+    notices = _unknown_images(asked, audited.images)
+    parts = []
+    for finding in asked["finding"].unique(maintain_order=True):
+        held = opinions(audited, known.get(finding, Group(name=finding, members=(finding,))))
+        if baselines:
+            held = _with_baselines(held, notices, finding)
+        part = asked.filter(pl.col("finding") == finding).join(held, on="image_id", how="left", maintain_order="left")
+        parts.append(part.join(audited.images.select("image_id"), on="image_id", how="semi", maintain_order="left"))
+    pairs = pl.concat(parts)
+    _refuse_self_fitted(pairs)
+    return _scorable(pairs, audited.images, notices), notices
+
+
+def _members(table: pl.DataFrame, group: Group) -> pl.DataFrame:
+    chosen = table.filter(pl.col("finding").cast(pl.String).is_in(list(group.members)))
+    return chosen.with_columns(pl.col("finding").cast(pl.String))
+
+
+def _claims(claims: pl.DataFrame, group: Group) -> pl.DataFrame:
+    """One row a film: present if any member is, absent if all are, else uncertain; part silence is no claim."""
+    says = pl.col("says").cast(pl.String)
+    films = (
+        _members(claims, group)
+        .group_by("image_id", maintain_order=True)
+        .agg(
+            (says == "present").any().alias("present"),
+            (says == "uncertain").any().alias("uncertain"),
+            (pl.len() == len(group.members)).alias("whole"),
+        )
+    )
+    return films.filter(pl.col("present") | pl.col("uncertain") | pl.col("whole")).select(
+        "image_id",
+        says=pl.when("present").then(pl.lit("present"))
+        .when("uncertain").then(pl.lit("uncertain"))
+        .otherwise(pl.lit("absent")),
+    )  # fmt: skip
+
+
+def _summed(rows: pl.DataFrame, group: Group) -> pl.DataFrame:
+    """P(group) = min(1, sum of the members'); null unless every member has one."""
+    return rows.group_by("image_id").agg(
+        p=pl.when(pl.col("p_present").count() == len(group.members)).then(
+            pl.col("p_present").sum().clip(upper_bound=1.0)
+        )
+    )
+
+
+def _answers(judgments: pl.DataFrame, group: Group) -> pl.DataFrame:
+    """The mean of the judges that answered, by film and member."""
+    answered = _members(judgments, group).filter(pl.col("outcome").cast(pl.String) == "answered")
+    return answered.group_by("image_id", "finding").agg(pl.col("p_present").mean())
+
+
+def _trust(p_present: pl.Expr) -> pl.Expr:
+    says = pl.col("says")
+    return pl.when(says == "present").then(p_present).when(says == "absent").then(1.0 - p_present)
+
+
+def _self_fitted(rows: pl.DataFrame, calibration: pl.DataFrame | None, group: Group) -> pl.DataFrame:
+    """Films whose trust rests on their own review: a used row that was not cross-fitted."""
+    if calibration is None:
+        return pl.DataFrame(schema={"image_id": pl.String, "self_fitted": pl.Boolean})
+    used = calibration.select("image_id", pl.col("finding").cast(pl.String))
+    whole = used.filter(pl.col("finding") == group.name).select("image_id").unique()
+    careless = rows.filter(~pl.col("crossfit"))
+    films = pl.concat(
+        [
+            careless.join(used, on=["image_id", "finding"], how="semi").select("image_id"),
+            careless.join(whole, on="image_id", how="semi").select("image_id"),
+        ]
+    )
+    return films.unique().with_columns(self_fitted=pl.lit(True))
+
+
+def _own_rows(said: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFrame:
+    """Where `groups.parquet` has a row for the group, that row's trust stands."""
+    if audited.groups is None:
+        return said
+    rows = audited.groups.filter(pl.col("finding").cast(pl.String) == group.name)
+    used = pl.lit(False)
+    if audited.calibration is not None:
+        films = audited.calibration.filter(pl.col("finding").cast(pl.String) == group.name)["image_id"]
+        used = pl.col("image_id").is_in(films.implode())
+    own = rows.select(
+        "image_id", own_trust="trust", own_fitted=used & ~pl.col("method").str.ends_with(CROSSFIT), calibrated=True
+    )
+    return said.join(own, on="image_id", how="left", maintain_order="left").with_columns(
+        trust=pl.when("calibrated").then("own_trust").otherwise("trust"),
+        self_fitted=pl.when("calibrated").then("own_fitted").otherwise("self_fitted"),
+    )
+
+
+def _with_baselines(held: pl.DataFrame, notices: list[Notice], finding: str) -> pl.DataFrame:
+    """Add what needs the whole dataset: the prevalence of the claim, and cleanlab's ranking."""
+    definite = held.filter(pl.col("says") != "uncertain")
+    held = held.with_columns(prevalence=pl.lit((definite["says"] == "present").sum() / max(1, definite.height)))
+    judged = definite.drop_nulls("p_judge")
+    ranking = _cleanlab(judged, finding, notices)
+    ranked = judged.select("image_id", cleanlab=pl.lit(None, pl.Float64) if ranking is None else ranking)
+    return held.join(ranked, on="image_id", how="left", maintain_order="left")
+
+
+def _cleanlab(judged: pl.DataFrame, finding: str, notices: list[Notice]) -> pl.Series | None:
+    """Rank every claim of the dataset as cleanlab does; where it cannot, say why."""
+    claimed = (judged["says"] == "present").to_numpy()
+    try:
+        if claimed.any() and not claimed.all():
+            return pl.Series(peers.cleanlab_suspicion(claimed, judged["p_judge"].to_numpy()))
+        reason = f" for {finding}: the dataset makes only one kind of claim about it"
+    except MissingExtra as missing:
+        reason = f": {missing}"
+    notice = Notice(code="no_cleanlab", count=1, message=f"there are no rows of cleanlab{reason}")
+    if notice not in notices:
+        notices.append(notice)
+    return None
+
+
+def _unknown_images(asked: pl.DataFrame, images: pl.DataFrame) -> list[Notice]:
+    films = asked.select("image_id").unique(maintain_order=True)
+    unknown = films.join(images, on="image_id", how="anti", maintain_order="left")["image_id"]
+    if unknown.is_empty():
+        return []
+    if len(unknown) == films.height:
+        raise TruthError(
+            f"none of the {films.height:,} images of the reference is in this audit: the first is {unknown[0]!r}, "
+            f"the audit has {images['image_id'].first()!r}. Type: bpals audit --source, with the dataset they belong to"
+        )
+    message = f"{len(unknown):,} images of the reference are not in this audit and were left out (first: {unknown[0]})"
+    return [Notice(code="unknown_images", count=len(unknown), message=message)]
+
+
+def _refuse_self_fitted(pairs: pl.DataFrame) -> None:
+    fitted = pairs.filter("self_fitted")
+    if not fitted.is_empty():
+        first = fitted.row(0, named=True)
+        raise UsageError(
+            f"{fitted.height:,} pairs were used to calibrate this audit, and their trust is not cross-fitted (first: "
+            f"{first['image_id']}, {first['finding']}): it has seen the answer. Score other images with --split, or "
+            "type: bpals audit --calibrate KIND=PATH"
+        )
+
+
+def _scorable(pairs: pl.DataFrame, images: pl.DataFrame, notices: list[Notice]) -> pl.DataFrame:
+    """Keep the pairs with a definite claim and a trust; count the others by reason."""
+    unjudged = pl.col("trust").is_null() | pl.col("p_judge").is_null()
+    for code, condition, words in (
+        ("silent", pl.col("says").is_null(), "about which the dataset is silent"),
+        ("uncertain_claims", pl.col("says") == "uncertain", "whose claim is uncertain"),
+        ("unjudged", unjudged, "that no judge answered for"),
+    ):
+        left_out = pairs.filter(condition)
+        pairs = pairs.filter(~condition)
+        if left_out.height:
+            message = f"{left_out.height:,} pairs {words} were left out (first: {left_out['image_id'][0]})"
+            notices.append(Notice(code=code, count=left_out.height, message=message))
+    if pairs.is_empty():
+        raise TruthError("no pair of the reference has both a claim and a trust in this audit. Type: bpals audit")
+    joined = pairs.join(_patients(images), on="image_id", how="left", maintain_order="left")
+    return joined.with_columns(claimed=pl.col("says") == "present").drop("says", "self_fitted")
+
+
+def _patients(images: pl.DataFrame) -> pl.DataFrame:
+    """Number the patients; a film whose patient is unknown is a patient of its own."""
+    alone = pl.lit("film ") + pl.col("image_id")
+    named = pl.lit("patient ") + pl.col("patient_id")
+    return images.select("image_id", patient=pl.coalesce(named, alone).rank("dense").cast(pl.Int64))

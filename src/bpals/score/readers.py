@@ -1,0 +1,137 @@
+"""Single readers as error finders: each against the majority of the other readers of the film.
+
+A reader flags a claim by reading otherwise. The signal flags as many of the same pairs, the most suspect first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bpals.errors import TruthError
+from bpals.findings import Group
+from bpals.score.metrics import Curve
+from bpals.score.opinions import Audited, about
+from bpals.score.resamples import Resamples, Resampling, interval
+from bpals.types import Notice
+
+Floats = NDArray[np.float64]
+Row = dict[str, Any]
+
+ALL = "all"
+POOLED = "pooled"
+FIGURES = ("precision", "recall", "signal_precision", "signal_recall")
+
+_PAIR = ["image_id", "finding"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Weights of what happened, one number a draw."""
+
+    flags: Floats
+    errors: Floats
+    caught: Floats
+    signal_caught: Floats
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.flags + other.flags,
+            self.errors + other.errors,
+            self.caught + other.caught,
+            self.signal_caught + other.signal_caught,
+        )
+
+    def figures(self) -> dict[str, Floats]:
+        """Precision and recall of the reader and of the signal; NaN where there is nothing to divide by."""
+        parts = {"precision": self.flags, "recall": self.errors}
+        return {
+            f"{who}{name}": np.divide(hits, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+            for who, hits in (("", self.caught), ("signal_", self.signal_caught))
+            for name, whole in parts.items()
+        }
+
+
+def readers(
+    reads: pl.DataFrame, audited: Audited, groups: Iterable[Group], resampling: Resampling
+) -> tuple[list[Row], list[Notice]]:
+    """Score each reader by finding and pooled, and all readers together, beside the signal at the same flags."""
+    judged, notices = _against_the_others(reads)
+    pairs, more = about(judged, audited, groups, baselines=False)
+    notices += more
+    everyone = Resamples.of(pairs["patient"].to_numpy(), resampling)
+    finding, reader = pairs["finding"].to_numpy(), pairs["reader"].to_numpy()
+    rows = []
+    for name in [*pairs["finding"].unique(maintain_order=True), POOLED]:
+        of_finding = np.ones(pairs.height, dtype=np.bool_) if name == POOLED else finding == name
+        once: list[tuple[int, Tally, Tally]] = []
+        for who in pairs["reader"].unique().sort():
+            chosen = of_finding & (reader == who)
+            if chosen.any():
+                part = pairs.filter(pl.Series(chosen))
+                once.append((part.height, _tally(part, None), _drawn(part, everyone.take(chosen))))
+                rows.append(_row(name, who, *once[-1]))
+        n, points, draws = (sum(column[1:], start=column[0]) for column in zip(*once, strict=True))
+        rows.append(_row(name, ALL, n, points, draws))
+    return rows, notices
+
+
+def _against_the_others(reads: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
+    """Add to each read what most of the other readers said; hedges and ties are left out and counted."""
+    notices = []
+    certain = reads.filter(pl.col("verdict") != "uncertain")
+    if hedged := reads.height - certain.height:
+        notices.append(Notice(code="hedges", count=hedged, message=f"{hedged:,} hedged verdicts were left out"))
+    said = (pl.col("verdict") == "present").cast(pl.Int64)
+    others = certain.with_columns(
+        read=said == 1, yes=said.sum().over(_PAIR) - said, reads=pl.len().over(_PAIR).cast(pl.Int64) - 1
+    )
+    tied = (pl.col("yes") * 2 == pl.col("reads")) & (pl.col("reads") > 0)
+    alone = pl.col("reads") == 0
+    for code, condition, words in (
+        ("reader_ties", tied, "were left out because the other readers split evenly"),
+        ("single_reads", alone, "were left out because nobody else read the pair"),
+    ):
+        if count := others.filter(condition).height:
+            notices.append(Notice(code=code, count=count, message=f"{count:,} verdicts {words}"))
+    settled = others.filter(~(tied | alone))
+    if settled.is_empty():
+        raise TruthError(
+            "no film was read by enough readers to compare one with the others. Name another --readers PATH"
+        )
+    return settled.select(*_PAIR, "reader", "read", present=pl.col("yes") * 2 > pl.col("reads")), notices
+
+
+def _tally(pairs: pl.DataFrame, weights: Floats | None) -> Tally:
+    error = (pairs["claimed"] != pairs["present"]).to_numpy()
+    flag = (pairs["claimed"] != pairs["read"]).to_numpy()
+    heavy = np.ones((1, pairs.height)) if weights is None else weights
+    flags = heavy @ flag.astype(np.float64)
+    signal = Curve.of(np.round(1.0 - pairs["trust"].to_numpy(), 12), error, heavy)
+    return Tally(flags, signal.errors, heavy @ (flag & error).astype(np.float64), signal.caught(flags))
+
+
+def _drawn(pairs: pl.DataFrame, resamples: Resamples) -> Tally:
+    parts = [_tally(pairs, weights) for weights in resamples.weights()]
+    return Tally(*(np.concatenate([getattr(part, name) for part in parts]) for name in Tally.__slots__))
+
+
+def _row(finding: str, reader: str, n: int, point: Tally, draws: Tally) -> Row:
+    row: Row = {"finding": finding, "reader": reader, "n": n, "flags": int(point.flags[0])}
+    row["errors"] = int(point.errors[0])
+    values, spread = point.figures(), draws.figures()
+    for figure in FIGURES:
+        low, high = interval(spread[figure])
+        value = float(values[figure][0])
+        defined = not np.isnan(value)
+        row |= {
+            figure: value if defined else None,
+            f"{figure}_low": low if defined else None,
+            f"{figure}_high": high if defined else None,
+        }
+    return row

@@ -1,0 +1,295 @@
+"""Expert labels, read from the user's disk: KIND=PATH to a truth for each pair.
+
+four-findings   Pneumothorax, Nodule or mass, Airspace opacity, adjudicated (Majkowska et al. 2019)
+all-findings    the 14 findings of NIH, one row an image or one row a reader
+boxes           NIH's own boxes: presences only
+table           any table, one row a pair or one column a finding
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from bpals.errors import TruthError, UnknownName, UsageError
+from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Vocabulary, fold
+from bpals.score import sheets, verdicts
+from bpals.score.sheets import Sheet
+from bpals.types import TRUTH, Notice, Reference
+
+KINDS = ("four-findings", "all-findings", "boxes", "table")
+SPLITS = ("val", "test", "all")
+GROUPS = (NODULE_OR_MASS, AIRSPACE_OPACITY)
+
+_PAIR = ["image_id", "finding"]
+_READ = [*_PAIR, "reader"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The columns by which a file is recognised."""
+
+    title: str
+    columns: tuple[str, ...] = ()
+    """Folded names; `a|b` is either."""
+    readers: bool
+    """One row a reader, or one row for all readers."""
+
+    def lacks(self, names: Sequence[str]) -> list[str]:
+        """Give the columns that a file would need to be one of these."""
+        needed = ["|".join(verdicts.IMAGE_COLUMNS), *self.columns]
+        if self.readers:
+            needed.append("|".join(verdicts.READER_COLUMNS))
+        return [each.split("|")[0] for each in needed if not set(each.split("|")) & set(names)]
+
+    def fits(self, names: Sequence[str]) -> bool:
+        """Say whether a file with these columns is one of these."""
+        return not self.lacks(names) and (self.readers or not _by_reader(names))
+
+
+FOUR = Layout(
+    title="the four findings", columns=("pneumothorax", "airspace opacity", "nodule or mass|nodule/mass"), readers=False
+)
+FOURTEEN = Layout(title="the 14 findings", columns=tuple(map(fold, NIH.findings)), readers=False)
+FOURTEEN_READ = Layout(title="the 14 findings by reader", columns=FOURTEEN.columns, readers=True)
+READ = Layout(title="verdicts by reader", readers=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What single readers said, one row a reader and pair."""
+
+    table: pl.DataFrame
+    """Columns of `verdicts.VERDICTS`; every row has a reader."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(slots=True)
+class _Said:
+    """Verdicts on their way to a reference, with what was noticed."""
+
+    path: Path
+    sheets: list[Sheet]
+    table: pl.DataFrame
+    notices: list[Notice]
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Name and hash of each file read."""
+        return {sheet.path.name: sheet.sha256 for sheet in self.sheets}
+
+    def count(self, code: str, count: int, message: str) -> None:
+        """Note something that was read on from, if it was there."""
+        if count:
+            text = message.replace("{}", f"{count:,}", 1)
+            self.notices.append(Notice(code=code, count=count, message=f"{self.path}: {text}"))
+
+
+def parse(spec: str) -> tuple[str, Path | None]:
+    """Take KIND=PATH apart; `boxes` may stand alone, and `table:PATH` is `table=PATH`."""
+    kind, mark, path = spec.partition(":" if spec.startswith("table:") else "=")
+    if kind not in KINDS:
+        raise UnknownName.of("kind of reference", kind, KINDS)
+    if not path:
+        if kind == "boxes" and not mark:
+            return kind, None
+        raise UsageError(f"the reference {spec!r} names no file. Type: --reference {kind}=PATH")
+    return kind, Path(path).expanduser()
+
+
+def load(
+    spec: str,
+    *,
+    vocabulary: Vocabulary,
+    split: str = "all",
+    boxes: pl.DataFrame | None = None,
+    min_readers: int | None = None,
+) -> Reference:
+    """Read the expert labels of a spec; boxes are handed in by the caller, who knows where they are."""
+    kind, path = parse(spec)
+    if split not in SPLITS:
+        raise UnknownName.of("split", split, SPLITS)
+    if min_readers is not None and min_readers < 1:
+        raise UsageError(f"{min_readers} readers cannot agree. Type: --min-readers 1, or more")
+    if kind == "boxes" or path is None:
+        return _boxed(boxes, vocabulary)
+    if kind == "table":
+        return _settled(kind, _table(path, vocabulary, split))
+    if kind == "four-findings":
+        return _settled(kind, _wide(path, _recognised(path, FOUR, split), vocabulary))
+    by_reader = min_readers is not None or (_fitting(path, FOURTEEN_READ) and not _fitting(path, FOURTEEN))
+    said = _wide(path, _recognised(path, FOURTEEN_READ if by_reader else FOURTEEN, split), vocabulary)
+    return _voted(kind, said, min_readers) if by_reader else _settled(kind, said)
+
+
+def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all") -> Reads:
+    """Read files with one row a reader, for `--readers`."""
+    where = Path(path).expanduser()
+    if split not in SPLITS:
+        raise UnknownName.of("split", split, SPLITS)
+    said = _wide(where, _recognised(where, READ, split), vocabulary)
+    _one_verdict_a_reader(said)
+    return Reads(table=said.table, inputs=said.inputs, notices=tuple(said.notices))
+
+
+def _recognised(path: Path, layout: Layout, split: str) -> list[Sheet]:
+    """Read the file, or those files of the folder, that have this layout and rows of this split."""
+    if path.is_dir():
+        chosen = [sheets.read(file) for file in _fitting(path, layout)]
+        if not chosen:
+            seen = ", ".join(file.name for file in sheets.candidates(path)) or "no table"
+            needs = ", ".join(layout.lacks([]))
+            raise TruthError(f"{path} has no file with {layout.title} ({needs}); it has {seen}. Name the file itself")
+        return verdicts.of_split(chosen, split)
+    sheet = sheets.read(path)
+    if lacking := layout.lacks(list(sheet.titles)):
+        raise TruthError(
+            f"{path}, line 1: no column {', '.join(map(repr, lacking))}, so these are not {layout.title}. {_else(path)}"
+        )
+    if not layout.fits(list(sheet.titles)):
+        raise TruthError(f"{path} has one row a reader, not one an image. Type: bpals score --readers {path}")
+    return verdicts.of_split([sheet], split)
+
+
+def _fitting(path: Path, layout: Layout) -> list[Path]:
+    """Give the files of this layout without reading them whole."""
+    return [file for file in sheets.candidates(path) if layout.fits(sheets.columns(file))]
+
+
+def _by_reader(names: Sequence[str]) -> bool:
+    return bool(set(verdicts.READER_COLUMNS) & set(names))
+
+
+def _else(path: Path) -> str:
+    return f"Name another file, or type: --reference table={path}"
+
+
+def _wide(path: Path, chosen: list[Sheet], vocabulary: Vocabulary) -> _Said:
+    """Read sheets with a column a finding."""
+    known = verdicts.spellings(vocabulary, GROUPS)
+    order = [*vocabulary.findings, *(group.name for group in GROUPS)]
+    said = _Said(path, chosen, pl.DataFrame(schema=verdicts.VERDICTS), [])
+    for sheet in chosen:
+        columns = sorted(known.keys() & sheet.titles.keys(), key=lambda name: order.index(known[name]))
+        findings = {name: known[name] for name in columns}
+        said.notices += verdicts.unaudited(sheet, known)
+        if not findings:
+            raise TruthError(
+                f"{sheet.path}, line 1: no column is an audited finding ({', '.join(sheet.titles.values())}). "
+                f"Name a column after one of {', '.join(vocabulary.findings)}"
+            )
+        said.table = said.table.vstack(verdicts.wide(sheet, findings))
+    return said
+
+
+def _table(path: Path, vocabulary: Vocabulary, split: str) -> _Said:
+    """Read any table: one row a pair where it has the columns `finding` and `present`, else one column a finding."""
+    if path.is_dir():
+        raise TruthError(f"{path} is a folder. Type: --reference table={path}/FILE.csv")
+    (sheet,) = verdicts.of_split([sheets.read(path)], split)
+    if "finding" not in sheet.titles:
+        return _wide(path, [sheet], vocabulary)
+    if "present" not in sheet.titles:
+        raise TruthError(f"{path} has a column 'finding' but none called 'present'. Rename the column of verdicts")
+    table = verdicts.long(sheet, verdicts.spellings(vocabulary, GROUPS))
+    return _Said(path, [sheet], table, [])
+
+
+def _settled(kind: str, said: _Said) -> Reference:
+    """Make one truth of each pair from rows that speak for all readers."""
+    if said.table["reader"].is_not_null().any():
+        return _voted(kind, said, None)
+    rows = _certain(said)
+    pairs = rows.group_by(_PAIR, maintain_order=True).agg(
+        (pl.col("verdict") == "present").first().alias("present"),
+        pl.col("split").first(),
+        pl.len().alias("rows"),
+        pl.col("verdict").n_unique().alias("verdicts"),
+    )
+    agreeing = (pl.col("rows") > 1) & (pl.col("verdicts") == 1)
+    said.count("duplicates", pairs.filter(agreeing).height, "{} pairs stand more than once and agree; each counts once")
+    against = pairs.filter(pl.col("verdicts") > 1)
+    said.count("contradictions", against.height, f"{{}} pairs contradict themselves and were left out{_first(against)}")
+    return _reference(kind, said, pairs.filter(pl.col("verdicts") == 1))
+
+
+def _voted(kind: str, said: _Said, min_readers: int | None) -> Reference:
+    """Make one truth of each pair from its readers: the majority, or present if at least K say so."""
+    _one_verdict_a_reader(said)
+    votes = (
+        _certain(said)
+        .group_by(_PAIR, maintain_order=True)
+        .agg((pl.col("verdict") == "present").sum().alias("yes"), pl.len().alias("reads"), pl.col("split").first())
+    )
+    if min_readers is None:
+        tied = votes.filter(pl.col("yes") * 2 == pl.col("reads"))
+        said.count("ties", tied.height, f"{{}} pairs split the readers evenly and were left out{_first(tied)}")
+        settled = votes.filter(pl.col("yes") * 2 != pl.col("reads"))
+        return _reference(kind, said, settled.with_columns(present=pl.col("yes") * 2 > pl.col("reads")))
+    few = votes.filter(pl.col("reads") < min_readers)
+    if few.height == votes.height:
+        most = max(votes["reads"])
+        raise TruthError(
+            f"{said.path}: no pair has {min_readers} readers; the most is {most}. Type: --min-readers {most}"
+        )
+    said.count("few_readers", few.height, f"{{}} pairs have fewer than {min_readers} readers and were left out")
+    enough = votes.filter(pl.col("reads") >= min_readers)
+    return _reference(kind, said, enough.with_columns(present=pl.col("yes") >= min_readers))
+
+
+def _certain(said: _Said) -> pl.DataFrame:
+    rows = said.table.filter(pl.col("verdict") != "uncertain")
+    said.count("uncertain_verdicts", said.table.height - rows.height, "{} uncertain verdicts were left out")
+    return rows
+
+
+def _one_verdict_a_reader(said: _Said) -> None:
+    """Keep one verdict a reader and pair; a reader who says two things about a pair is left out there."""
+    if said.table["reader"].is_null().any() or (said.table["reader"] == "").any():
+        raise TruthError(f"{said.path}: some rows name no reader. Fill in 'Reader ID', or remove those rows")
+    pairs = said.table.group_by(_READ).agg(pl.len().alias("rows"), pl.col("verdict").n_unique().alias("verdicts"))
+    against = pairs.filter(pl.col("verdicts") > 1).sort(_READ)
+    said.count(
+        "reader_contradicts",
+        against.height,
+        f"{{}} times one reader said two things about a pair; that reader was left out there{_first(against)}",
+    )
+    again = pairs.filter((pl.col("rows") > 1) & (pl.col("verdicts") == 1))
+    said.count("reader_repeats", again.height, "{} times one reader said the same about a pair again; it counts once")
+    said.table = said.table.join(against, on=_READ, how="anti").unique(_READ, keep="first", maintain_order=True)
+
+
+def _first(pairs: pl.DataFrame) -> str:
+    return f" (first: {pairs['image_id'][0]}, {pairs['finding'][0]})" if pairs.height else ""
+
+
+def _reference(kind: str, said: _Said, pairs: pl.DataFrame) -> Reference:
+    if pairs.is_empty():
+        raise TruthError(f"{said.path} holds no verdict that could be used. Fill in YES or NO, or name another file")
+    if pairs["present"].all():
+        raise TruthError(
+            f"{said.path} has no negatives: all {pairs.height:,} pairs are present, so a missed finding could not "
+            "be told from a right absence. Add the pairs that were read as absent"
+        )
+    truth = pairs.select(TRUTH.names()).cast(TRUTH)
+    named = set(truth["finding"].unique())
+    groups = tuple(group for group in GROUPS if group.name in named)
+    return Reference(kind=kind, truth=truth, groups=groups, inputs=said.inputs, notices=tuple(said.notices))
+
+
+def _boxed(boxes: pl.DataFrame | None, vocabulary: Vocabulary) -> Reference:
+    """Make confirmed presences of the boxes, one a pair."""
+    if boxes is None:
+        raise UsageError("the reference 'boxes' needs the boxes themselves. Type: bpals score --reference boxes")
+    names = {word: vocabulary.resolve([word], where="boxes")[0] for word in boxes["finding"].cast(pl.String).unique()}
+    truth = boxes.select(
+        pl.col("image_id").cast(pl.String),
+        pl.col("finding").cast(pl.String).replace_strict(names, return_dtype=pl.String),
+        pl.lit(True).alias("present"),
+        pl.lit(None, pl.String).alias("split"),
+    )
+    return Reference(kind="boxes", truth=truth.unique(_PAIR, maintain_order=True), positives_only=True)

@@ -1,0 +1,159 @@
+"""The scorecard: how well a signal finds the labels that experts reject, beside others on the same pairs.
+
+An error is a claim that differs from the truth. Every method ranks the same pairs by suspicion:
+
+    bpals            1 - trust
+    self_confidence  what the judge says against the claim, before any calibration
+    cleanlab         the same, with the claims that cleanlab would prune first
+    label_only       presences first
+    prevalence       what is rare and claimed first: no judge at all, the floor
+    random           any order
+    oracle           the errors first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bpals.score.metrics import Curve, Reliability, brier
+from bpals.score.resamples import Resamples, Resampling, interval
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Row = dict[str, Any]
+
+METHODS = ("bpals", "cleanlab", "self_confidence", "label_only", "prevalence", "random", "oracle")
+GIVEN = ("all", "present", "absent")
+POOLED = "pooled"
+BUDGETS = {"found_05": 0.05, "found_10": 0.10, "found_20": 0.20}
+FIGURES = ("error_auroc", "error_ap", *BUDGETS)
+CALIBRATION = ("ece", "brier")
+
+
+def suspicions(pairs: pl.DataFrame) -> dict[str, Floats]:
+    """How suspect each method holds each pair; a method that cannot say for all of them is left out."""
+    claimed, truth = pairs["claimed"].to_numpy(), pairs["present"].to_numpy()
+    p_judge, prevalence = pairs["p_judge"].to_numpy(), pairs["prevalence"].to_numpy()
+    held = {
+        "bpals": 1.0 - pairs["trust"].to_numpy(),
+        "cleanlab": pairs["cleanlab"].to_numpy(),
+        "self_confidence": np.where(claimed, 1.0 - p_judge, p_judge),
+        "label_only": claimed.astype(np.float64),
+        "prevalence": np.where(claimed, 1.0 - prevalence, prevalence),
+        "random": np.zeros(len(claimed)),
+        "oracle": (claimed != truth).astype(np.float64),
+    }
+    # Rounded, because a sum taken in another order must not break a tie.
+    return {method: np.round(scores, 12) for method, scores in held.items() if not np.isnan(scores).any()}
+
+
+def scorecard(
+    pairs: pl.DataFrame, resampling: Resampling, progress: Callable[[float], None] = lambda _share: None
+) -> tuple[list[Row], list[Row]]:
+    """Score every method by finding and pooled, over all pairs and within given presences and absences.
+
+    `pairs` is what `opinions.about` gives, with the column `present`: the truth. The second list is the reliability
+    curve of the trust.
+    """
+    resamples = Resamples.of(pairs["patient"].to_numpy(), resampling)
+    rows: list[Row] = []
+    curves: list[Row] = []
+    cost = 0
+    for finding, given, chosen in _parts(pairs):
+        part = pairs.filter(pl.Series(chosen))
+        rows += _score({"finding": finding, "given": given}, part, resamples.take(chosen))
+        if given == "all":
+            curves.append(_reliability(finding, part, resamples.take(chosen)))
+        cost += part.height
+        progress(cost / (4 * pairs.height))
+    return rows, curves
+
+
+def _parts(pairs: pl.DataFrame) -> Iterator[tuple[str, str, Mask]]:
+    """Every finding, then all of them; of each all pairs, the given presences and the given absences."""
+    finding, claimed = pairs["finding"].cast(pl.String).to_numpy(), pairs["claimed"].to_numpy()
+    sides = {"all": np.ones_like(claimed), "present": claimed, "absent": ~claimed}
+    for name in [*pairs["finding"].cast(pl.String).unique(maintain_order=True), POOLED]:
+        of_finding = np.ones_like(claimed) if name == POOLED else finding == name
+        for given in GIVEN:
+            yield name, given, of_finding & sides[given]
+
+
+def _score(key: Row, pairs: pl.DataFrame, resamples: Resamples) -> list[Row]:
+    """The rows of one part: the figure on the pairs themselves, and its interval over the draws."""
+    error = (pairs["claimed"] != pairs["present"]).to_numpy()
+    methods = suspicions(pairs)
+    ranked = 0 < error.sum() < len(error)
+    points = {method: _figures(scores, error) for method, scores in methods.items()} if ranked else {}
+    draws = _drawn(methods, error, resamples) if ranked else {}
+    rows = []
+    for method in methods:
+        row = {**key, "method": method, "n": len(error), "errors": int(error.sum())}
+        for figure in FIGURES:
+            row |= _spread(figure, points.get(method), draws.get(method))
+        row |= dict.fromkeys(("ap_gain", "ap_gain_low", "ap_gain_high"))
+        if ranked and method != "bpals":
+            low, high = interval(draws["bpals"]["error_ap"] - draws[method]["error_ap"])
+            gain = float(points["bpals"]["error_ap"][0] - points[method]["error_ap"][0])
+            row |= {"ap_gain": gain, "ap_gain_low": low, "ap_gain_high": high}
+        rows.append(row | (_calibration(pairs, error, resamples) if method == "bpals" else _spreads(CALIBRATION)))
+    return rows
+
+
+def _figures(scores: Floats, error: Mask, weights: Floats | None = None) -> dict[str, Floats]:
+    curve = Curve.of(scores, error, weights)
+    found = {name: curve.found(share) for name, share in BUDGETS.items()}
+    return {"error_auroc": curve.auroc(), "error_ap": curve.average_precision(), **found}
+
+
+def _drawn(methods: dict[str, Floats], error: Mask, resamples: Resamples) -> dict[str, dict[str, Floats]]:
+    """The figures of every method on every draw of patients."""
+    chunks: dict[str, list[dict[str, Floats]]] = {method: [] for method in methods}
+    for weights in resamples.weights():
+        for method, scores in methods.items():
+            chunks[method].append(_figures(scores, error, weights))
+    return {
+        method: {figure: np.concatenate([part[figure] for part in parts]) for figure in FIGURES}
+        for method, parts in chunks.items()
+    }
+
+
+def _spread(name: str, point: dict[str, Floats] | None, draws: dict[str, Floats] | None) -> Row:
+    if point is None or draws is None:
+        return _spreads([name])
+    low, high = interval(draws[name])
+    return {name: float(point[name][0]), f"{name}_low": low, f"{name}_high": high}
+
+
+def _spreads(names: Iterable[str]) -> Row:
+    return {f"{name}{end}": None for name in names for end in ("", "_low", "_high")}
+
+
+def _calibration(pairs: pl.DataFrame, error: Mask, resamples: Resamples) -> Row:
+    """How far the trust is from what was so."""
+    if not len(error):
+        return _spreads(CALIBRATION)
+    trust = pairs["trust"].to_numpy()
+    point = {"ece": Reliability.of(trust, ~error).ece(), "brier": brier(trust, ~error)}
+    chunks = [(Reliability.of(trust, ~error, w).ece(), brier(trust, ~error, w)) for w in resamples.weights()]
+    draws = {"ece": np.concatenate([c[0] for c in chunks]), "brier": np.concatenate([c[1] for c in chunks])}
+    return _spread("ece", point, draws) | _spread("brier", point, draws)
+
+
+def _reliability(finding: str, pairs: pl.DataFrame, resamples: Resamples) -> Row:
+    """One curve: in bins of equal mass, the mean trust that was promised and the share of claims that were right."""
+    trust = pairs["trust"].to_numpy()
+    right = (pairs["claimed"] == pairs["present"]).to_numpy()
+    point = Reliability.of(trust, right)
+    draws = np.concatenate([Reliability.of(trust, right, weights).right for weights in resamples.weights()])
+    bins = []
+    for place, n in enumerate(point.mass[0]):
+        low, high = interval(draws[:, place])
+        promised, rate = float(point.trust[0, place]), float(point.right[0, place])
+        bins.append({"n": int(n), "p_mean": promised, "rate": rate, "low": low, "high": high})
+    return {"finding": finding, "given": "all", "bins": bins}

@@ -1,0 +1,166 @@
+"""The scorecard of a workspace: what `bpals score` prints, in one call.
+
+card = scorecard("audit", reference="four-findings=expert", split="test")
+card.rows           one row a finding, kind of claim and method
+card.frame          the same as a Polars frame
+card.reliability    how often a claim of a given trust was right
+card.notes          what was left out, counted
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from bpals.errors import UsageError
+from bpals.findings import NIH, Vocabulary
+from bpals.score import references
+from bpals.score.boxes import boxed_trust
+from bpals.score.opinions import Audited, about
+from bpals.score.readers import readers as score_readers
+from bpals.score.resamples import Resampling
+from bpals.score.scorecard import Row
+from bpals.score.scorecard import scorecard as score_pairs
+from bpals.sources import nih
+from bpals.types import Notice, Reference
+from bpals.version import VERSION
+from bpals.workspace import Sealed, Workspace
+
+Progress = Callable[[str, float], None]
+"""Called with what is being scored and the share of it that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """How well a signal finds the labels that experts reject."""
+
+    rows: list[Row] = field(default_factory=list)
+    """One row a reference, finding, kind of claim and method."""
+    boxes: list[Row] = field(default_factory=list)
+    """The trust of boxed presences against other presences, one row a finding."""
+    readers: list[Row] = field(default_factory=list)
+    """Single readers beside the signal, one row a finding and reader."""
+    reliability: list[Row] = field(default_factory=list)
+    """One curve a reference and finding."""
+    notes: list[Notice] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The rows as a Polars frame."""
+        return pl.DataFrame(self.rows, infer_schema_length=None)
+
+
+def scorecard(
+    workspace: str | os.PathLike[str] = "audit",
+    *,
+    reference: str | Sequence[str] = (),
+    split: str = "all",
+    readers: str | os.PathLike[str] | None = None,
+    min_readers: int | None = None,
+    resampling: Resampling | None = None,
+    progress: Progress = lambda _what, _share: None,
+) -> Scorecard:
+    """Score the signal of a workspace against expert labels, and against single readers."""
+    specs = [reference] if isinstance(reference, str) else list(reference)
+    if not specs and readers is None:
+        raise UsageError("nothing to score against. Type: bpals score --reference four-findings=PATH")
+    if min_readers is not None and not any(references.parse(spec)[0] == "all-findings" for spec in specs):
+        raise UsageError("--min-readers counts the readers of all-findings. Type: --reference all-findings=PATH")
+    audit = Workspace(workspace).open()
+    drawn = resampling or Resampling()
+    audited = _audited(audit)
+    vocabulary = _vocabulary(audited.claims)
+    loaded = [_load(spec, vocabulary, split, min_readers) for spec in specs]
+    read = None if readers is None else references.load_reads(Path(readers), vocabulary=vocabulary, split=split)
+    card = Scorecard(meta=_meta(audit, specs, split, drawn))
+    for name, each in zip(_names(specs), loaded, strict=True):
+        _score(card, {"reference": name, "split": split}, each, (audited, drawn, progress))
+    if read is not None:
+        progress("readers", 0.0)
+        rows, notices = score_readers(read.table, audited, references.GROUPS, drawn)
+        card.readers.extend(rows)
+        card.notes.extend([*read.notices, *notices])
+        progress("readers", 1.0)
+    return card
+
+
+def _score(card: Scorecard, key: Row, reference: Reference, means: tuple[Audited, Resampling, Progress]) -> None:
+    """Add the rows of one reference."""
+    audited, resampling, progress = means
+    name = str(key["reference"])
+    card.notes.extend(reference.notices)
+    progress(name, 0.0)
+    if reference.positives_only:
+        rows, notices = boxed_trust(reference.truth, audited, resampling)
+        card.boxes.extend({**key, "split": "all", **row} for row in rows)
+    else:
+        asked = reference.truth.drop("split")
+        pairs, notices = about(asked, audited, reference.groups)
+        rows, curves = score_pairs(pairs, resampling, lambda share: progress(name, share))
+        card.rows.extend(key | row for row in rows)
+        card.reliability.extend(key | curve for curve in curves)
+    card.notes.extend(notices)
+    progress(name, 1.0)
+
+
+def _load(spec: str, vocabulary: Vocabulary, split: str, min_readers: int | None) -> Reference:
+    kind, path = references.parse(spec)
+    boxes = nih.load_boxes(path) if kind == "boxes" else None
+    return references.load(spec, vocabulary=vocabulary, split=split, boxes=boxes, min_readers=min_readers)
+
+
+def _names(specs: Sequence[str]) -> list[str]:
+    """Call each reference by its kind, and by its file too where one kind comes twice."""
+    parsed = [references.parse(spec) for spec in specs]
+    kinds = [kind for kind, _ in parsed]
+    return [f"{kind}={path.name}" if path and kinds.count(kind) > 1 else kind for kind, path in parsed]
+
+
+def _vocabulary(claims: pl.DataFrame) -> Vocabulary:
+    """The findings of the workspace: those of its claims."""
+    dtype = claims.schema["finding"]
+    audited = tuple(dtype.categories if isinstance(dtype, pl.Enum) else claims["finding"].unique(maintain_order=True))
+    return NIH if audited == NIH.findings else Vocabulary(name="workspace", findings=audited)
+
+
+def _audited(audit: Sealed) -> Audited:
+    """Read the tables that belong to one audit."""
+    files, table = audit.run["files"], audit.table
+    said = ("image_id", "finding", "p_present", "trust", "method")
+    answers = [
+        table(name, "image_id", "finding", "outcome", "p_present") for name in files if name.startswith("judgments/")
+    ]
+    return Audited(
+        images=table("images.parquet", "image_id", "patient_id"),
+        claims=table("claims.parquet", "image_id", "finding", "says"),
+        judgments=pl.concat(answers) if answers else _no_answers(),
+        signal=table("signal.parquet", *said),
+        groups=table("groups.parquet", *said) if audit.has("groups.parquet") else None,
+        calibration=table("calibration.parquet", "image_id", "finding") if audit.has("calibration.parquet") else None,
+    )
+
+
+def _no_answers() -> pl.DataFrame:
+    return pl.DataFrame(
+        schema={"image_id": pl.String, "finding": pl.String, "outcome": pl.String, "p_present": pl.Float64}
+    )
+
+
+def _meta(audit: Sealed, specs: list[str], split: str, resampling: Resampling) -> dict[str, Any]:
+    run = audit.run
+    return {
+        "bpals": VERSION,
+        "workspace": str(audit.path),
+        "source": run.get("source"),
+        "audited_by": run.get("bpals"),
+        "references": specs,
+        "split": split,
+        "bootstrap": resampling.draws,
+        "seed": resampling.seed,
+    }

@@ -1,0 +1,295 @@
+"""The mapping: which column of a table means what, and which value says what.
+
+A mapping is a small TOML file; docs/sources.md has the reference of its keys. Every mistake in it is a one-line
+SourceError that names the file and the key.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from importlib import resources
+from pathlib import Path
+
+import polars as pl
+
+from bpals.errors import SourceError, UnknownName
+from bpals.findings import Vocabulary, fold
+from bpals.sources.section import Section, normalise
+from bpals.sources.tablefile import read_bytes
+from bpals.workspace import sha256
+
+SHIPPED = ("chexpert", "padchest", "vindr", "nih")
+ROLES = ("image", "patient", "study", "order", "date", "view", "age", "birth", "sex", "width", "height")
+STATES = ("present", "absent", "uncertain", "silent")
+SPOKEN = ("absent", "silent")
+LAYOUTS: Mapping[str, tuple[str, ...]] = {
+    "columns": ("no_finding", "unaudited"),
+    "list": ("column", "delimiter", "brackets", "unlisted", "blank", "no_finding", "silent_if", "others"),
+    "long": ("finding", "reader", "value", "readers", "unlisted", "blank", "no_finding", "silent_if", "others"),
+}
+"""The layouts of labels, each with the keys that only some layouts have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A regular expression whose named groups are film columns hidden in one column."""
+
+    column: str
+    regex: str
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """How the labels of a table are written."""
+
+    layout: str
+    audited: tuple[str, ...]
+    aliases: Mapping[str, tuple[str, ...]]
+    """Finding -> other spellings in the file; one spelling may stand for two findings."""
+    values: Mapping[str, str]
+    """Normalised value of a cell -> present, absent, uncertain or silent."""
+    no_finding: tuple[str, ...]
+    unaudited: tuple[str, ...] = ()
+    column: str = ""
+    delimiter: str = ""
+    """Empty for a bracketed list."""
+    finding: str = ""
+    reader: str = ""
+    value: str = ""
+    readers: str = "majority"
+    unlisted: str = "silent"
+    blank: str = "silent"
+    silent_if: tuple[str, ...] = ()
+    others: str = "count"
+
+    def spellings_of(self, finding: str) -> tuple[str, ...]:
+        """Every spelling of a finding in the file, its own name first."""
+        return (finding, *self.aliases.get(finding, ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMap:
+    """A mapping that has been read and checked."""
+
+    name: str
+    title: str
+    attribution: str
+    separator: str
+    date_format: str | None
+    films: Mapping[str, tuple[str, ...]]
+    """Role -> columns; the first of them that is not blank counts."""
+    pattern: Pattern | None
+    labels: Labels
+    origin: str
+    """The file it was read from, as the user named it."""
+    sha256: str
+    shipped: bool
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The findings that are audited, with the spellings that mean exactly one of them."""
+        owners: dict[str, set[str]] = {}
+        for finding in self.labels.audited:
+            for spelling in self.labels.spellings_of(finding):
+                owners.setdefault(fold(spelling), set()).add(finding)
+        own = {fold(finding) for finding in self.labels.audited}
+        aliases = {word: min(of) for word, of in owners.items() if len(of) == 1 and word not in own}
+        return Vocabulary(name=self.name, findings=self.labels.audited, aliases=aliases)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What the table says of a film."""
+        hidden = self.pattern.groups if self.pattern else ()
+        return tuple(role for role in ROLES if role in self.films or role in hidden)
+
+    @property
+    def mend(self) -> str:
+        """What to do when a table does not fit."""
+        if self.shipped:
+            return f"Is it {self.title}? For another table write a mapping and name it with --mapping FILE.toml"
+        return f"Mend the table or {self.origin}"
+
+
+def load_mapping(mapping: str | Path) -> ColumnMap:
+    """Read a mapping: a TOML file, or the name of one that is shipped."""
+    if str(mapping) in SHIPPED:
+        file = resources.files("bpals.sources").joinpath("mappings", f"{mapping}.toml")
+        return parse_mapping(file.read_bytes(), origin=file.name, shipped=True)
+    if not str(mapping).endswith(".toml") and not Path(mapping).exists():
+        raise UnknownName.of("mapping", str(mapping), [*SHIPPED, "FILE.toml"])
+    return parse_mapping(read_bytes(mapping), origin=str(mapping))
+
+
+def parse_mapping(content: bytes, *, origin: str, shipped: bool = False) -> ColumnMap:
+    """Read and check the text of a mapping."""
+    try:
+        document = tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise SourceError(f"{origin} is not UTF-8, so it is no TOML. Save it as UTF-8 text") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SourceError(f"{origin} is not TOML: {reason}. Mend that place; docs/sources.md has an example") from None
+    known = ("name", "title", "attribution", "separator", "date_format")
+    top = Section(origin, "", document, known=(*known, "columns", "pattern", "labels", "values", "aliases"))
+    films = _parse_columns(top)
+    pattern = _parse_pattern(top, films)
+    _check_roles(top, films, pattern)
+    name = top.text("name", Path(origin).stem)
+    separator = top.text("separator", ",")
+    if len(separator.encode()) != 1 or separator in '"\r\n':
+        raise top.wrong("separator", f"is {separator!r}; one ASCII character is wanted, such as ',' or '\\t'")
+    return ColumnMap(
+        name=name,
+        title=top.text("title", name),
+        attribution=top.text("attribution", f"{origin} names no source."),
+        separator=separator,
+        date_format=_parse_date_format(top),
+        films=films,
+        pattern=pattern,
+        labels=_parse_labels(top),
+        origin=origin,
+        sha256=sha256(content),
+        shipped=shipped,
+    )
+
+
+def _parse_date_format(top: Section) -> str | None:
+    if "date_format" not in top:
+        return None
+    given = top.text("date_format")
+    day = date(2009, 12, 31)
+    try:
+        read = pl.Series([day.strftime(given)]).str.to_date(given, strict=False)[0]
+    except pl.exceptions.PolarsError:
+        read = None
+    if read != day:
+        raise top.wrong("date_format", f"is {given!r}, which reads no date; write it as in '%d.%m.%Y'")
+    return given
+
+
+def _parse_columns(top: Section) -> dict[str, tuple[str, ...]]:
+    section = top.section("columns", known=ROLES)
+    return {role: section.words(role) for role in ROLES if role in section}
+
+
+def _parse_pattern(top: Section, films: Mapping[str, tuple[str, ...]]) -> Pattern | None:
+    if "pattern" not in top:
+        return None
+    section = top.section("pattern", known=("column", "regex"))
+    regex = section.text("regex")
+    try:
+        named = pl.Series([""]).str.extract_groups(regex).struct.fields
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).strip().splitlines()[-1].removeprefix("error: ")
+        raise section.wrong("regex", f"is no regular expression: {reason}") from None
+    groups = tuple(group for group in named if not group.isdigit())
+    if not groups:
+        raise section.wrong("regex", f"has no named group; write one as (?P<patient>...), of {', '.join(ROLES)}")
+    for group in groups:
+        if group not in ROLES:
+            raise section.unknown("regex", "film column", group, ROLES)
+        if group in films:
+            raise section.wrong("regex", f"has a group {group!r}, which [columns] names too; keep one of them")
+    return Pattern(column=section.text("column"), regex=regex, groups=groups)
+
+
+def _check_roles(top: Section, films: Mapping[str, tuple[str, ...]], pattern: Pattern | None) -> None:
+    roles = {*films, *(pattern.groups if pattern else ())}
+    section = top.section("columns", known=ROLES)
+    if "image" not in roles:
+        raise section.wrong("image", "is missing; name the column with the image's id or file name")
+    for one, other in (("order", "date"), ("age", "birth")):
+        if {one, other} <= roles:
+            raise section.wrong(other, f"stands beside {one!r}; keep one of them")
+    if "birth" in roles and "date" not in roles:
+        raise section.wrong("birth", "needs 'date' to make an age of it")
+
+
+def _parse_labels(top: Section) -> Labels:
+    everywhere = ("layout", "audited")
+    keys = {key for extra in LAYOUTS.values() for key in extra}
+    section = top.section("labels", known=(*everywhere, *sorted(keys)))
+    layout = section.choice("layout", tuple(LAYOUTS))
+    section = top.section("labels", known=(*everywhere, *LAYOUTS[layout]), when=f"layout = {layout!r}")
+    audited = _distinct(section, "audited", section.words("audited"))
+    labels = Labels(
+        layout=layout,
+        audited=audited,
+        aliases=_parse_aliases(top, audited),
+        values=_parse_values(top, needed=layout == "columns" or "value" in section),
+        no_finding=section.words("no_finding", ()),
+        unaudited=section.words("unaudited", ()),
+        column=section.text("column") if layout == "list" else "",
+        delimiter=_parse_delimiter(section) if layout == "list" else "",
+        finding=section.text("finding") if layout == "long" else "",
+        reader=section.text("reader", ""),
+        value=section.text("value", ""),
+        readers=section.choice("readers", ("majority", "any", "all"), "majority"),
+        unlisted=section.choice("unlisted", SPOKEN) if layout != "columns" else "silent",
+        blank=section.choice("blank", SPOKEN, "silent"),
+        silent_if=section.words("silent_if", ()),
+        others=section.choice("others", ("count", "refuse"), "count"),
+    )
+    _check_words(section, labels)
+    return labels
+
+
+def _parse_delimiter(section: Section) -> str:
+    brackets = section.flag("brackets")
+    delimiter = section.text("delimiter", "")
+    if brackets == bool(delimiter):
+        raise section.wrong("delimiter", "or brackets = true: exactly one of the two says how the list is written")
+    return delimiter
+
+
+def _parse_aliases(top: Section, audited: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    if "aliases" not in top:
+        return {}
+    section = top.section("aliases", known=audited, kind="audited finding")
+    return {finding: section.words(finding) for finding in audited if finding in section}
+
+
+def _parse_values(top: Section, *, needed: bool) -> dict[str, str]:
+    if not needed:
+        if "values" in top:
+            raise top.wrong("values", "has nothing to speak of: in this layout a finding that is named is present")
+        return {}
+    section = top.section("values", known=STATES)
+    states: dict[str, str] = {}
+    for state in STATES:
+        required = state in ("present", "absent")
+        for word in section.scalars(state, None if required else ()):
+            value = normalise(word)
+            if value in states:
+                raise section.wrong(state, f"has the value {word!r}, which {states[value]!r} has too; keep one of them")
+            states[value] = state
+    return {"": "silent"} | states
+
+
+def _distinct(section: Section, key: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    folded = [fold(word) for word in words]
+    if not words:
+        raise section.wrong(key, "is empty; name at least one finding")
+    for place, word in enumerate(folded):
+        if not word or word in folded[:place]:
+            raise section.wrong(key, f"has {words[place]!r} twice or blank; name each finding once")
+    return words
+
+
+def _check_words(section: Section, labels: Labels) -> None:
+    """Refuse a word with two meanings; `no finding` cannot be a finding."""
+    findings = {fold(word) for finding in labels.audited for word in labels.spellings_of(finding)}
+    taken = dict.fromkeys(findings, "audited")
+    for key, words in (
+        ("no_finding", labels.no_finding),
+        ("silent_if", labels.silent_if),
+        ("unaudited", labels.unaudited),
+    ):
+        for word in words:
+            if fold(word) in taken:
+                raise section.wrong(key, f"has {word!r}, which {taken[fold(word)]!r} has too; keep one of them")
+            taken[fold(word)] = key

@@ -1,0 +1,125 @@
+"""NIH ChestX-ray14: the embedded record, or your own copy of NIH's CSV files."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from bpals.errors import SourceError, UnknownName
+from bpals.findings import NIH, fold
+from bpals.sources import table
+from bpals.sources.claims import ABSENT, PRESENT, Codes, make_claims
+from bpals.sources.images import choose_columns
+from bpals.sources.mapping import load_mapping
+from bpals.sources.tablefile import RawTable, open_table
+from bpals.types import IMAGES, Dataset
+from bpals.workspace import sha256
+
+ENTRIES = "nih_entries.parquet"
+BOXES = "nih_boxes.parquet"
+EMBEDDED = {
+    ENTRIES: "sha256:5c5512fb2c3f3cf1ff16190ce9998d9da7be0325a562673bd44df2914af39220",
+    BOXES: "sha256:c36fe2326b78df0ce5d08e2617a6a50b1a5f1e98931bbc6754ebb196db8d3603",
+}
+"""The files that scripts/embed_nih.py makes."""
+
+BOX_COLUMNS = {"x": "Bbox [x", "y": "y", "width": "w", "height": "h]"}
+"""NIH's header is `Bbox [x,y,w,h]`, which falls apart at its commas."""
+
+BOX_SPELLINGS = {"infiltrate": "Infiltration"}
+
+
+def load(path: str | Path | None = None) -> Dataset:
+    """Give every film and every claim of NIH ChestX-ray14; a path names your own copy of Data_Entry_2017*.csv."""
+    if path is not None:
+        return dataclasses.replace(table.load(path, "nih"), vocabulary=NIH)
+    packed = pl.read_parquet(io.BytesIO(read_embedded(ENTRIES)))
+    images = _unpack_images(packed)
+    return Dataset(
+        name="nih",
+        title="NIH ChestX-ray14 (Data_Entry_2017_v2020, embedded)",
+        vocabulary=NIH,
+        images=images,
+        claims=make_claims(images["image_id"], _unpack_codes(packed["labels"]), NIH),
+        attribution=load_mapping("nih").attribution,
+        inputs={ENTRIES: EMBEDDED[ENTRIES]},
+    )
+
+
+def load_boxes(path: str | Path | None = None) -> pl.DataFrame:
+    """Give NIH's 984 boxes in pixels of its 1,024 px images; a path names your own copy of BBox_List_2017.csv."""
+    if path is None:
+        boxes = pl.read_parquet(io.BytesIO(read_embedded(BOXES)))
+        return boxes.with_columns(pl.col("finding").cast(NIH.enum))
+    mend = "Give NIH's own BBox_List_2017.csv"
+    file = open_table(path)
+    wanted = ["Image Index", "Finding Label", *BOX_COLUMNS.values()]
+    for column in wanted:
+        choose_columns(file.header, (column,), role="the boxes", where=file.name, mend=mend)
+    raw = file.read(wanted)
+    return pl.DataFrame(
+        {
+            "image_id": raw.frame["Image Index"],
+            "finding": _read_findings(raw),
+            **{name: _read_pixels(raw, column) for name, column in BOX_COLUMNS.items()},
+        }
+    )
+
+
+def read_embedded(name: str, folder: Path | None = None) -> bytes:
+    """Read a file of the embedded record; one that is not what was published is refused."""
+    place = resources.files("bpals.sources").joinpath("embedded", name) if folder is None else folder / name
+    try:
+        content = place.read_bytes()
+    except OSError:
+        content = b""
+    if sha256(content) != EMBEDDED[name]:
+        again = "Type: pip install --force-reinstall --no-deps bpals"
+        raise SourceError(f"the embedded record is damaged: {place} is not the file that was published. {again}")
+    return content
+
+
+def _unpack_images(packed: pl.DataFrame) -> pl.DataFrame:
+    patient = pl.col("patient").cast(pl.String)
+    return packed.select(
+        image_id=pl.format("{}_{}.png", patient.str.zfill(8), pl.col("number").cast(pl.String).str.zfill(3)),
+        patient_id=patient,
+        study_id=pl.lit(None, pl.String),
+        follow_up=pl.col("follow_up"),
+        view=pl.when("is_pa").then(pl.lit("PA")).otherwise(pl.lit("AP")),
+        age=pl.col("age"),
+        sex=pl.when("is_male").then(pl.lit("M")).otherwise(pl.lit("F")),
+        width_px=pl.col("width_px"),
+        height_px=pl.col("height_px"),
+    ).cast(IMAGES)
+
+
+def _unpack_codes(labels: pl.Series) -> Codes:
+    """Each label is a bit; a film without a bit is `No Finding`, and claims all 14 absent."""
+    bits = (labels.to_numpy()[:, None] >> np.arange(len(NIH.findings), dtype=np.uint16)) & 1
+    return np.where(bits == 1, PRESENT, ABSENT).astype(np.uint8)
+
+
+def _read_findings(raw: RawTable) -> pl.Series:
+    words = raw.frame["Finding Label"]
+    known = NIH.spellings | BOX_SPELLINGS
+    findings = {word: known.get(fold(word)) for word in words.unique()}
+    found = words.replace_strict(findings, return_dtype=pl.String)
+    row = raw.first(found.is_null())
+    if row is not None:
+        raise SourceError(str(UnknownName.of("finding", words[row][:80], NIH.findings, where=raw.place(row))))
+    return found.cast(NIH.enum)
+
+
+def _read_pixels(raw: RawTable, column: str) -> pl.Series:
+    pixels = raw.frame[column].cast(pl.Float64, strict=False)
+    row = raw.first(~(pixels.is_finite() & (pixels >= 0)).fill_null(value=False))
+    if row is not None:
+        found = raw.frame[column][row][:80]
+        raise SourceError(f"{raw.place(row)}, column {column!r}, holds {found!r}, which is no pixel. Mend that line")
+    return pixels

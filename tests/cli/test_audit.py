@@ -1,0 +1,170 @@
+"""`bpals audit` at the command line: what it prints, and how it ends when it cannot go on."""
+
+import fcntl
+import json
+import resource
+import shutil
+import signal
+import time
+
+import polars as pl
+import pytest
+
+import bpals
+from bpals.cli.main import obey
+from bpals.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def words(write_films, tmp_path_factory):
+    """The words that make `bpals audit` read 600 made-up films."""
+    return write_films(tmp_path_factory.mktemp("films") / "films.csv", seeds=[3])
+
+
+@pytest.fixture(scope="module")
+def finished(write_films, tmp_path_factory):
+    """A finished audit of other films: what must stay as it is when the next one fails."""
+    place = tmp_path_factory.mktemp("finished")
+    _, source, _, mapping = write_films(place / "films.csv", seeds=[4])
+    folder = bpals.audit(source, mapping=mapping, workspace=place / "audit").workspace
+    (folder / "ledger.sqlite").write_bytes(b"reviews")
+    return folder
+
+
+@pytest.fixture
+def old(finished, tmp_path):
+    """A copy of that audit, to be written over."""
+    return shutil.copytree(finished, tmp_path / "audit")
+
+
+def contents(folder):
+    """Every file with its bytes; the lock says nothing."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def refusal(capsys, *arguments):
+    """The one line on stderr of a command that ends with 2."""
+    assert obey(["audit", *map(str, arguments)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("bpals: ")
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_it_ends_with_a_table_and_where_to_look(capsys, words, tmp_path):
+    """Each finding has a line; the report and the signal are named; what it rests on is said in words."""
+    assert obey(["audit", *words, "--workspace", str(tmp_path / "audit")]) == 0
+    shown = capsys.readouterr()
+    assert "Made-up films: 600 films, 1,800 claims" in shown.out
+    assert all(finding in shown.out for finding in ("Cardiomegaly", "Effusion", "Pneumothorax"))
+    assert "No expert label was used" in shown.out
+    for name in ("report.html", "signal.parquet"):
+        assert str(tmp_path / "audit" / name) in shown.out.replace("\n", "")
+    assert shown.err == ""
+
+
+def test_what_was_odd_is_noted_beside_the_output(capsys, words, tmp_path):
+    """An age of 412 is read on from, counted, and said on stderr; --json keeps stdout for the program."""
+    films = pl.read_csv(words[1].removeprefix("table:"))
+    old_man = pl.when(pl.int_range(pl.len()) == 7).then(412).otherwise("age")
+    films.with_columns(age=old_man).write_csv(tmp_path / "odd.csv")
+    line = ["audit", "--source", f"table:{tmp_path / 'odd.csv'}", *words[2:], "--workspace", str(tmp_path / "audit")]
+    assert obey([*line, "--json"]) == 0
+    shown = capsys.readouterr()
+    record = json.loads(shown.out)
+    assert record == Workspace(tmp_path / "audit").run
+    assert [notice["count"] for notice in record["notices"]] == [1]
+    assert shown.err == f"note: {record['notices'][0]['message']}\n"
+
+
+def test_an_unknown_source_is_answered_with_the_nearest(capsys, tmp_path):
+    """A slip of the finger is named, and nothing is made."""
+    shown = refusal(capsys, "--source", "nhi", "--workspace", tmp_path / "audit")
+    assert "no source is called 'nhi'. Did you mean 'nih'?" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--source", "table:films.csv"], "needs a file and a mapping. Type: bpals audit --source table:FILE"),
+        (["--source", "table:", "--mapping", "vindr"], "needs a file and a mapping"),
+        (["--mapping", "vindr"], "--mapping is for tables; the NIH record needs none"),
+        (["--source", "nih:nowhere.csv"], "nowhere.csv"),
+        (["--source", "table:nowhere.csv", "--mapping", "vindr"], "nowhere.csv"),
+        (["--source", "table:nowhere.csv", "--mapping", "vinder"], "Did you mean 'vindr'?"),
+        (["--calibrate", "four-findings=nowhere"], "nowhere"),
+        (["--calibrate", "all-finding=x"], "Did you mean 'all-findings'?"),
+        (["--calibrate", "boxes"], "presences only"),
+        (["--calibrate", "table=x.csv", "--calibrate-split", "vall"], "Did you mean 'val'?"),
+    ],
+)
+def test_what_cannot_be_is_one_line(capsys, tmp_path, arguments, says):
+    """The line names the word and what to type; the exit code is 2."""
+    assert says in refusal(capsys, *arguments, "--workspace", tmp_path / "audit")
+
+
+@pytest.mark.parametrize("place", ["audit", "audit/inside"])
+def test_a_workspace_that_cannot_be_a_folder_is_one_line(capsys, words, tmp_path, place):
+    """A file stands where the folder, or the folder above it, should be."""
+    (tmp_path / "audit").write_text("a file")
+    shown = refusal(capsys, *words, "--workspace", tmp_path / place)
+    assert "cannot be written" in shown
+    assert "--workspace DIR" in shown
+    assert (tmp_path / "audit").read_text() == "a file"
+
+
+def test_a_busy_workspace_is_left_to_its_writer(start_bpals, words, old):
+    """While another process writes, the second is told so; the old output stays."""
+    before = contents(old)
+    with (old / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        process = start_bpals("audit", *words, "--workspace", old)
+        _, errors = process.communicate()
+    assert process.returncode == 2
+    assert errors.startswith("bpals: another audit is writing to")
+    assert errors.count("\n") == 1
+    assert contents(old) == before
+
+
+def test_a_full_disk_leaves_the_old_output(start_bpals, words, old):
+    """No file may grow beyond 20 KB here: one line, exit code 2, nothing half-written."""
+    before = contents(old)
+    limit = (20_000, 20_000)
+    process = start_bpals(
+        "audit", *words, "--workspace", old, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    )
+    out, errors = process.communicate()
+    assert process.returncode == 2, errors
+    assert (out, errors.count("\n")) == ("", 1)
+    assert errors.startswith("bpals: a file grew beyond what the system allows")
+    assert "then type: bpals audit --source" in errors
+    assert contents(old) == before
+
+
+def test_an_interruption_leaves_the_old_output(start_bpals, words, old):
+    """Ctrl-C in the middle: one line, exit code 130, the old output whole, no staging folder."""
+    before = contents(old)
+    process = start_bpals("audit", *words, "--workspace", old)
+    while process.poll() is None and not list(old.glob(".staging-*")):
+        time.sleep(0.001)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert (out, errors.count("\n")) == ("", 1)
+    assert "nothing is left half-written. The same command starts again: bpals audit" in errors
+    assert contents(old) == before
+    assert not list(old.glob(".staging-*"))
+
+
+def test_the_next_audit_replaces_the_last(start_bpals, words, old):
+    """The folder then holds the new films, nothing else of bpals, and the ledger as it was."""
+    process = start_bpals("audit", *words, "--workspace", old)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    audit = Workspace(old).open()
+    assert audit.table("images.parquet")["image_id"].str.starts_with("3-").all()
+    assert set(contents(old)) == {*audit.run["files"], "run.json", "ledger.sqlite"}
+    assert (old / "ledger.sqlite").read_bytes() == b"reviews"

@@ -1,0 +1,264 @@
+"""A small dataset with its signal: forty patients, three findings, a judge that now and then disagrees."""
+
+import dataclasses
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bpals.findings import Vocabulary
+from bpals.report.page import Page
+from bpals.types import DEVICES, FLAG, IMAGES, SAYS, Dataset, Notice, claims_schema, signal_schema
+
+FINDINGS = ("Effusion", "Nodule", "Pleural_Thickening")
+
+
+def make_images(patients=40, longest=30):
+    """Films of patients with one to a few films each; the first patient has the most."""
+    rows = []
+    for patient in range(patients):
+        films = longest if patient == 0 else 1 + patient % 4
+        rows += [
+            {
+                "image_id": f"film_{patient:03}_{order:03}.png",
+                "patient_id": f"p{patient}",
+                "study_id": None,
+                "follow_up": order,
+                "view": ("PA", "AP")[(patient + order) % 2],
+                "age": float(20 + patient % 60),
+                "sex": ("M", "F")[patient % 2],
+                "width_px": None,
+                "height_px": None,
+            }
+            for order in range(films)
+        ]
+    return pl.DataFrame(rows, schema=IMAGES)
+
+
+def make_dataset(images, says, findings=FINDINGS, title="A small dataset (made up)"):
+    """Claims from a table of words, one row a film and one column a finding; an empty word is silence."""
+    vocabulary = Vocabulary(name="small", findings=tuple(findings))
+    rows = [
+        (image_id, finding, word)
+        for image_id, words in zip(images["image_id"], says, strict=True)
+        for finding, word in zip(findings, words, strict=True)
+        if word
+    ]
+    return Dataset(
+        name="small",
+        title=title,
+        vocabulary=vocabulary,
+        images=images,
+        claims=pl.DataFrame(rows, schema=claims_schema(vocabulary), orient="row"),
+        attribution="Made up for a test.",
+        inputs={"films.csv": "sha256:" + "ab" * 32},
+        unaudited={"Hernia": 3},
+        notices=(Notice(code="age_impossible", count=1, message="1 age above 120 years was read as unknown."),),
+    )
+
+
+def make_signal(dataset, seed=0):
+    """A signal that a judge might have given: mostly with the claim, here and there against it."""
+    claims, rng = dataset.claims, np.random.default_rng(seed)
+    says = claims["says"].cast(pl.String).to_numpy()
+    n = len(claims)
+    p = np.where(says == "present", rng.beta(5, 2, n), rng.beta(1, 9, n))
+    trust = pl.Series(np.where(says == "present", p, 1 - p))
+    certain = pl.Series(says != "uncertain")
+    trust = pl.select(pl.when(certain).then(trust))[:, 0]
+    doubt = (1 - trust).fill_null(-1)
+    flag = pl.select(
+        pl.when(doubt < 0).then(pl.lit("unjudged"))
+        .when(doubt > 0.7).then(pl.lit("likely_mislabelled"))
+        .when(doubt > 0.5).then(pl.lit("suspect"))
+        .when(doubt > 0.4).then(pl.lit("hard"))
+        .otherwise(pl.lit("trusted"))
+    )[:, 0]  # fmt: skip
+    alone, against = "alone: no other film of this patient", "timeline_against: absent on the films before and after"
+    return pl.DataFrame(
+        {
+            "image_id": claims["image_id"],
+            "finding": claims["finding"],
+            "says": claims["says"],
+            "p_present": p,
+            "trust": trust,
+            "trust_low": (trust - 0.05).clip(0, 1),
+            "trust_high": (trust + 0.05).clip(0, 1),
+            "agreement": np.ones(n),
+            "answered": pl.Series(np.ones(n), dtype=pl.Int32),
+            "flag": flag.cast(FLAG),
+            "reasons": pl.Series([[against], [against, alone]]).gather(np.arange(n) % 2),
+            "review_rank": (-doubt).rank("ordinal").cast(pl.Int64),
+            "devices": pl.Series(["unknown"] * n, dtype=DEVICES),
+            "method": pl.Series(["record-1"] * n, dtype=pl.String),
+        },
+        schema=signal_schema(dataset.vocabulary.findings),
+    )
+
+
+def make_run(**changes):
+    """A run record with everything that an audit writes."""
+    card = {
+        "judge": "record",
+        "kind": "record",
+        "version": "1",
+        "fingerprint": "record:9f8e",
+        "trained_on_target": True,
+        "evidence": "cross-fitted by patient",
+        "licence": "Apache-2.0",
+        "settings": {"folds": 5},
+    }
+    run = {
+        "bpals": "0.1.0",
+        "command": "bpals audit --workspace here",
+        "source": {"name": "small", "title": "A small dataset", "inputs": {"films.csv": "sha256:" + "ab" * 32}},
+        "values": {
+            "workspace": {"value": "here", "given": "passed", "reason": ""},
+            "seed": {"value": 0, "given": "defaulted", "reason": "the same input gives the same bytes"},
+        },
+        "commit": "3f2c9e1b",
+        "dirty": True,
+        "packages": {"numpy": "2.4.6"},
+        "judges": [card],
+        "calibration": None,
+        "flags": {"rule": "The least trusted 5 % are likely mislabelled.", "Effusion": {"present": {"below": 0.3}}},
+        "notices": [{"code": "odd", "count": 1, "message": "1 odd thing was read on from."}],
+        "seconds": 41.3,
+    }
+    return run | changes
+
+
+CALIBRATION = {
+    "reference": "four-findings",
+    "split": "val",
+    "pairs": 120,
+    "findings": {"Nodule or mass": {"n": 120, "errors": 9, "design": "logit, claim"}},
+    "method": "ridge logistic regression",
+}
+
+
+def make_scores(findings=("Effusion", "pooled")):
+    """Rows of a scorecard as `bpals score --json` gives them."""
+    rows = []
+    for finding in findings:
+        for given in ("all", "present", "absent"):
+            for place, method in enumerate(("oracle", "bpals", "cleanlab", "prevalence", "random")):
+                row = {"reference": "four-findings", "split": "test", "finding": finding, "given": given}
+                row |= {"method": method, "n": 1962, "errors": 102, "ece": 0.03, "brier": 0.05}
+                row |= {"ece_low": 0.02, "ece_high": 0.04, "brier_low": 0.04, "brier_high": 0.06}
+                for figure in ("error_auroc", "error_ap", "found_05", "found_10", "found_20"):
+                    value = 1 - 0.2 * place
+                    row |= {figure: value, f"{figure}_low": max(0, value - 0.1), f"{figure}_high": min(1, value + 0.1)}
+                rows.append(row)
+    return rows
+
+
+RELIABILITY = [
+    {
+        "reference": "four-findings",
+        "split": "test",
+        "finding": "Effusion",
+        "given": "all",
+        "bins": [{"p_mean": p, "rate": p, "n": 100, "low": p - 0.05, "high": p + 0.05} for p in (0.2, 0.5, 0.9)],
+    }
+]
+
+
+@pytest.fixture(scope="session")
+def dataset():
+    """Forty patients; every third label of the first finding is on."""
+    images = make_images()
+    words = [("present" if i % 3 == 0 else "absent", "absent", "present" if i % 7 == 0 else "absent")
+             for i in range(len(images))]  # fmt: skip
+    return make_dataset(images, words)
+
+
+@pytest.fixture(scope="session")
+def signal(dataset):
+    """Its signal."""
+    return make_signal(dataset)
+
+
+@pytest.fixture(scope="session")
+def page(dataset, signal):
+    """What a plain audit shows."""
+    return Page(dataset=dataset, signal=signal, groups=None, run=make_run())
+
+
+@pytest.fixture(scope="session")
+def calibrated_page(dataset, signal):
+    """What an audit shows that was calibrated, has groups and was scored."""
+    groups = signal.filter(pl.col("finding") == "Nodule").with_columns(
+        finding=pl.lit("Nodule or mass").cast(pl.Enum(["Nodule or mass"]))
+    )
+    run = make_run(calibration=CALIBRATION)
+    return Page(dataset=dataset, signal=signal, groups=groups, run=run, scores=make_scores(), reliability=RELIABILITY)
+
+
+@pytest.fixture(scope="session")
+def patientless_page(dataset):
+    """What an audit of a dataset shows that names no patient, age, sex or view, and has uncertain and silent pairs."""
+    bare = dataset.images.with_columns(
+        pl.lit(None).alias(name).cast(IMAGES[name]) for name in ("patient_id", "follow_up", "view", "age", "sex")
+    )
+    words = [("present", "uncertain", "") if i % 2 else ("absent", "present", "absent") for i in range(len(bare))]
+    nameless = make_dataset(bare, words)
+    return Page(dataset=nameless, signal=make_signal(nameless), groups=None, run=make_run())
+
+
+@pytest.fixture(scope="session")
+def hostile_page():
+    """What an audit shows when every text of the dataset tries to break out of the page."""
+    attack = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&{{ 7*7 }}"
+    images = make_images(patients=6, longest=3).with_columns(
+        pl.concat_str("image_id", pl.lit(attack)).alias("image_id"),
+        pl.concat_str("patient_id", pl.lit(attack)).alias("patient_id"),
+        pl.concat_str("view", pl.lit(attack)).alias("view"),
+        pl.concat_str("sex", pl.lit(attack)).alias("sex"),
+    )
+    findings = tuple(f"{attack}{i}" for i in range(3))
+    words = [("present", "absent", "uncertain") for _ in range(len(images))]
+    dataset = make_dataset(images, words, findings=findings, title=attack)
+    dataset = dataclasses.replace(
+        dataset, attribution=attack, inputs={attack: attack}, unaudited={attack: 1}, notices=()
+    )
+    signal = make_signal(dataset).with_columns(
+        reasons=pl.lit([f"{attack}: {attack}"]), flag=pl.lit("suspect").cast(FLAG)
+    )
+    run = make_run(
+        command=attack,
+        commit=attack,
+        packages={attack: attack},
+        judges=[dict.fromkeys(make_run()["judges"][0], attack)],
+        values={attack: {"value": attack, "given": attack, "reason": attack}},
+        flags={"rule": attack, attack: {attack: attack}},
+        notices=[{"code": attack, "count": 1, "message": attack}],
+        calibration={**CALIBRATION, "reference": attack, "method": attack, "findings": {attack: {"n": 1, "errors": 0}}},
+    )
+    scores = [{**row, "finding": attack, "reference": attack} for row in make_scores(("x",))]
+    return Page(dataset=dataset, signal=signal, groups=None, run=run, scores=scores)
+
+
+@pytest.fixture
+def small():
+    """The makers, for a test that needs a dataset of its own."""
+    return Makers()
+
+
+class Makers:
+    """How to make a small dataset, its signal and its page."""
+
+    images = staticmethod(make_images)
+    dataset = staticmethod(make_dataset)
+    signal = staticmethod(make_signal)
+    run = staticmethod(make_run)
+    scores = staticmethod(make_scores)
+    reliability = RELIABILITY
+    findings = FINDINGS
+    says = SAYS
+
+    @staticmethod
+    def page(dataset, signal=None, **changes):
+        """The page of a dataset."""
+        made = make_signal(dataset) if signal is None else signal
+        return Page(dataset=dataset, signal=made, groups=None, run=make_run(), **changes)

@@ -1,0 +1,258 @@
+"""The report as text; test_browser.py looks at it in a browser."""
+
+import dataclasses
+import html.parser
+import re
+import time
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bpals.findings import NIH
+from bpals.report.page import render
+from bpals.types import FLAG, IMAGES, Dataset, claims_schema
+
+VOID = {"meta", "link", "br", "rect", "circle", "line", "path"}
+
+
+class Skeleton(html.parser.HTMLParser):
+    """Reads a page and keeps its open elements, its ids, its links and its text."""
+
+    def __init__(self, page):
+        """Read the whole page at once."""
+        super().__init__()
+        self.open, self.ids, self.targets, self.words = [], [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        """Note what is opened."""
+        if tag not in VOID:
+            self.open.append(tag)
+        found = dict(attrs)
+        self.ids += [found["id"]] if "id" in found else []
+        self.targets += [found["href"]] if tag == "a" else []
+
+    def handle_startendtag(self, tag, attrs):
+        """An element that closes itself leaves nothing open."""
+
+    def handle_endtag(self, tag):
+        """What is closed must be what was opened last."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        """Keep what a reader reads."""
+        if self.open and self.open[-1] not in {"style", "title", "desc"}:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        """The words of the page, with plain blanks."""
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+PAGES = ["page", "calibrated_page", "patientless_page", "hostile_page"]
+
+
+@pytest.fixture(params=PAGES)
+def skeleton(request):
+    """Each kind of report, read."""
+    return Skeleton(render(request.getfixturevalue(request.param)))
+
+
+def read(page):
+    """The text of a report."""
+    return Skeleton(render(page)).text
+
+
+def test_every_element_is_closed(skeleton):
+    """The page is well formed, whatever is in it."""
+    assert skeleton.open == []
+
+
+def test_every_inner_link_has_a_target(skeleton):
+    """The list of sections names sections that are there, and nothing links to elsewhere."""
+    assert skeleton.targets
+    assert {target.removeprefix("#") for target in skeleton.targets} <= set(skeleton.ids)
+    assert len(skeleton.ids) == len(set(skeleton.ids))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_asks_nobody_for_anything(name, request):
+    """No script, no style or picture from elsewhere, and a policy that forbids them."""
+    page = render(request.getfixturevalue(name))
+    policy = "default-src &#39;none&#39;; style-src &#39;unsafe-inline&#39;; img-src data:"
+    assert policy.replace("&#39;", "'") in page
+    assert not re.search(r"<script|<img|<iframe|<object|@import|url\(|\son\w+=[\"']", page)
+    assert re.findall(r'(?:src|href)="(?!#)([^"]*)"', page) == ["data:,"]
+
+
+def test_texts_of_the_dataset_cannot_break_out(hostile_page):
+    """Names of findings, films, patients, judges, values and files are text, never markup or template."""
+    page = render(hostile_page)
+    assert "<script>" not in page
+    assert "onerror=alert(2)>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "{{ 7*7 }}" in page
+
+
+def test_the_headline_has_the_figures_that_matter(page):
+    """Films, patients, claims and the shares of the flags."""
+    text = read(page)
+    signal = page.signal
+    presences = signal.filter(pl.col("says") == "present")
+    wrong = presences.filter(pl.col("flag") == "likely_mislabelled")
+    assert f"Of {len(presences)} findings that A small dataset claims present" in text
+    assert f"the rest of the record contradicts {len(wrong)} most clearly" in text
+    assert f"{100 * len(wrong) / len(presences):.1f} % of presences" in text
+    assert f"films {len(page.dataset.images)}" in text
+    assert "patients 40" in text
+    assert f"claims audited {len(signal)}" in text
+
+
+def test_sections_come_in_the_order_of_a_reader(page):
+    """From what was audited to what to type next."""
+    order = ["audited", "trust", "spread", "who", "suspects", "reading", "experts", "limits", "origin", "next"]
+    assert Skeleton(render(page)).ids == order
+
+
+def test_without_expert_labels_the_page_says_what_that_means(page):
+    """A reading list, not an error rate."""
+    text = read(page)
+    assert "No expert label was used" in text
+    assert "not as an error rate" in text
+    assert "Calibrated on experts" not in text
+
+
+def test_with_expert_labels_the_page_says_which(calibrated_page):
+    """Reference, split, pairs and design; the advice to calibrate is gone."""
+    text = read(calibrated_page)
+    assert "fitted on 120 pairs that experts read (four-findings, val)" in text
+    assert "Nodule or mass" in text
+    assert "groups.parquet" in text
+    assert "No expert label was used" not in text
+    assert "Calibrate on expert labels you have" not in text
+
+
+def test_the_scorecard_is_a_section_where_there_is_one(page, calibrated_page):
+    """Rows in, section there; no rows, no section."""
+    assert "Error AP" in read(calibrated_page)
+    assert "Error AP" not in read(page)
+
+
+def test_a_dataset_without_patients_says_why_sections_are_missing(patientless_page):
+    """No strip, no groups, and the reason for both."""
+    rendered = render(patientless_page)
+    text = Skeleton(rendered).text
+    assert "The dataset names no patient" in text
+    assert "Age, sex and view: not stated in this dataset" in text
+    assert 'class="chart timeline"' not in rendered
+    assert "Where the dataset does not commit itself" in text
+    assert "Claimed uncertain" in text
+    assert "Silent" in text
+
+
+def test_a_trust_is_explained_by_a_claim_of_the_dataset(page):
+    """The worked example is one of the flagged claims, with its own numbers."""
+    text = read(page)
+    image_id, trust = re.search(r"on film (\S+) ?\. The trust is ([\d.<]+)", text).groups()
+    row = page.signal.filter(pl.col("image_id") == image_id, pl.col("trust").round(2) == float(trust))
+    assert row["flag"].is_in(["suspect", "likely_mislabelled"]).any()
+
+
+def test_provenance_names_files_values_and_versions(page):
+    """Everything that is needed to make the page again."""
+    text = read(page)
+    for words in ("sha256:" + "ab" * 32, "3f2c9e1b", "with uncommitted changes", "numpy 2.4.6", "passed", "defaulted",
+                  "Made up for a test.", "1 odd thing was read on from.", "bpals audit --workspace here"):  # fmt: skip
+        assert words in text
+
+
+def test_the_same_audit_gives_the_same_page(page):
+    """Nothing of the page comes from a clock or a dice."""
+    assert render(page) == render(page)
+
+
+def test_an_empty_dataset_has_a_page(small):
+    """No film, no claim, and one sentence that says so."""
+    dataset = small.dataset(pl.DataFrame(schema=IMAGES), [])
+    text = read(small.page(dataset))
+    assert "has 0 films and makes no claim about any finding" in text
+    assert "Provenance" in text
+    assert "How far to trust it" not in text
+
+
+def test_films_without_any_claim_have_a_page(small):
+    """Silence about everything is no reason to fall over."""
+    images = small.images(patients=2, longest=1)
+    assert "makes no claim" in read(small.page(small.dataset(images, [("", "", "")] * len(images))))
+
+
+def test_one_film_has_a_page(small):
+    """The smallest audit there is, with its claim suspect and with it trusted."""
+    images = small.images(patients=1, longest=1)
+    dataset = small.dataset(images, [("present",)], findings=("Mass",))
+    for flag in ("suspect", "trusted"):
+        signal = small.signal(dataset).with_columns(flag=pl.lit(flag).cast(FLAG))
+        text = read(small.page(dataset, signal))
+        assert "film 1" in text
+        assert ("No claim was flagged" in text) == (flag == "trusted")
+
+
+def test_a_patient_with_thousands_of_films_has_a_page_of_usual_size(small):
+    """The strip is windowed, so the page does not grow with the patient."""
+    images = small.images(patients=1, longest=4000)
+    dataset = small.dataset(images, [("present" if i % 9 else "absent",) for i in range(4000)], findings=("Mass",))
+    rendered = render(small.page(dataset))
+    assert len(rendered) < 150_000
+    assert "earlier films" in Skeleton(rendered).text
+
+
+def test_a_claim_that_nobody_judged_is_counted_and_not_trusted(small):
+    """No answer, no trust: the page says unjudged and draws nothing."""
+    images = small.images(patients=3, longest=1)
+    dataset = small.dataset(images, [("present", "absent", "absent")] * len(images))
+    nothing = pl.lit(None, pl.Float64)
+    signal = small.signal(dataset).with_columns(
+        p_present=nothing, trust=nothing, trust_low=nothing, trust_high=nothing, flag=pl.lit("unjudged").cast(FLAG)
+    )
+    text = read(small.page(dataset, signal))
+    assert "unjudged 100 %" in text
+    assert "No claim was flagged" in text
+
+
+def test_films_with_devices_are_counted_where_a_judge_was_asked(page):
+    """Unknown is not a number of films."""
+    assert "Films with devices" not in read(page)
+    asked = page.signal.with_columns(devices=pl.lit("present").cast(page.signal.schema["devices"]))
+    assert f"Films with devices {len(page.dataset.images)}" in read(dataclasses.replace(page, signal=asked))
+
+
+def test_a_million_and_a_half_claims_are_quick_and_small(small):
+    """NIH's size: 112,120 films, 1,569,680 claims, a few seconds, a page that a phone can load."""
+    films, rng = 112_120, np.random.default_rng(0)
+    images = pl.DataFrame(
+        {
+            "image_id": [f"{i // 4:08}_{i % 4:03}.png" for i in range(films)],
+            "patient_id": [str(i // 4) for i in range(films)],
+            "follow_up": np.arange(films) % 4,
+            "view": rng.choice(["PA", "AP"], films),
+            "age": rng.integers(1, 95, films).astype(float),
+            "sex": rng.choice(["M", "F"], films),
+        }
+    )
+    images = images.with_columns(pl.lit(None).cast(IMAGES[n]).alias(n) for n in ("study_id", "width_px", "height_px"))
+    findings = pl.Series(NIH.findings, dtype=NIH.enum)
+    claims = images.select("image_id").join(findings.to_frame("finding"), how="cross", maintain_order="left_right")
+    says = pl.Series(rng.random(len(claims)) < 0.05)
+    claims = claims.with_columns(says=pl.when(says).then(pl.lit("present")).otherwise(pl.lit("absent")))
+    claims = claims.cast(dict(claims_schema(NIH)))
+    dataset = Dataset(
+        name="nih", title="NIH", vocabulary=NIH, images=images.select(IMAGES.names()), claims=claims, attribution="",
+        inputs={},
+    )  # fmt: skip
+    page = small.page(dataset)
+    start = time.process_time()
+    rendered = render(page)
+    assert time.process_time() - start < 10
+    assert len(rendered.encode()) < 1_500_000

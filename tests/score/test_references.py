@@ -1,0 +1,317 @@
+"""Expert labels: every kind is recognised by its columns, and what cannot be used is counted or refused."""
+
+import polars as pl
+import pytest
+
+from bpals.errors import TruthError, UnknownName, UsageError
+from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Vocabulary
+from bpals.score import references
+
+FOUR = "Image Index,Patient ID,Fracture,Pneumothorax,Airspace opacity,Nodule or mass,Set Id\n"
+READ = "Patient ID,Image ID,Reader ID,Fracture,Pneumothorax,Airspace opacity,Nodule/mass,Set ID\n"
+FOURTEEN = ",".join(finding.replace("_", " ") for finding in NIH.findings)
+
+
+def load(spec, **options):
+    """Read a reference in NIH's vocabulary."""
+    return references.load(spec, vocabulary=NIH, **options)
+
+
+def load_table(path):
+    """Read a reference of the kind `table`."""
+    return load(f"table={path}")
+
+
+def truth(reference):
+    """The truth as a dictionary."""
+    return {(image, finding): present for image, finding, present, _ in reference.truth.rows()}
+
+
+def counted(reference):
+    """What was noticed, by code."""
+    return {notice.code: notice.count for notice in reference.notices}
+
+
+def fourteen(image, *present, extra="", other="NO"):
+    """One row of the 14-finding file."""
+    verdicts = ["YES" if finding in present else "NO" for finding in NIH.findings]
+    return f"{image},7{extra},YES,{','.join(verdicts)},{other}\n"
+
+
+def test_four_findings_are_one_finding_and_two_groups(sheet):
+    """Fracture is not audited and is counted."""
+    path = sheet(FOUR + "a.png,1,YES,YES,NO,NO,val\nb.png,2,NO,NO,YES,YES,val\n")
+    reference = load(f"four-findings={path}")
+    assert truth(reference) == {
+        ("a.png", "Pneumothorax"): True, ("b.png", "Pneumothorax"): False,
+        ("a.png", "Airspace opacity"): False, ("b.png", "Airspace opacity"): True,
+        ("a.png", "Nodule or mass"): False, ("b.png", "Nodule or mass"): True,
+    }  # fmt: skip
+    assert reference.groups == (NODULE_OR_MASS, AIRSPACE_OPACITY)
+    assert counted(reference) == {"unaudited": 1}
+    assert not reference.positives_only
+
+
+def test_a_folder_is_searched_and_the_split_chooses(sheet, tmp_path):
+    """The readers' file beside them is another layout; a file without the split is not even counted."""
+    sheet(FOUR + "a.png,1,NO,YES,NO,NO,val\n", "one.csv")
+    sheet(FOUR + "b.png,2,NO,NO,NO,NO,test\n", "two.csv")
+    sheet(READ + "2,b.png,77,NO,YES,YES,YES,test\n", "three.csv")
+    both, test = load(f"four-findings={tmp_path}"), load(f"four-findings={tmp_path}", split="test")
+    assert {image for image, _ in truth(both)} == {"a.png", "b.png"}
+    assert {image for image, _ in truth(test)} == {"b.png"}
+    assert list(test.inputs) == ["two.csv"]
+    assert test.truth["split"].unique().to_list() == ["test"]
+
+
+def test_the_fourteen_findings_are_read(sheet):
+    """The columns Abnormal and Other are no audited findings and are counted."""
+    rows = fourteen("a.png", "Mass", "Pleural_Thickening") + fourteen("b.png")
+    path = sheet(f"Image ID,Patient ID,Abnormal,{FOURTEEN},Other\n" + rows)
+    reference = load(f"all-findings={path}")
+    assert len(truth(reference)) == 28
+    assert {pair for pair, present in truth(reference).items() if present} == {
+        ("a.png", "Mass"), ("a.png", "Pleural_Thickening"),
+    }  # fmt: skip
+    assert [(notice.code, notice.count) for notice in reference.notices] == [("unaudited", 2), ("unaudited", 0)]
+
+
+def by_reader(*rows):
+    """A file of the 14 findings with one row a reader; rows are `(image, reader, *present)`."""
+    lines = [fourteen(image, *present, extra=f",{reader}") for image, reader, *present in rows]
+    return f"Image ID,Patient ID,Reader ID,Abnormal,{FOURTEEN},Other\n" + "".join(lines)
+
+
+def test_the_majority_of_the_readers_decides_and_ties_are_left_out(sheet):
+    """Two of three make a presence; one of two makes nothing."""
+    path = sheet(by_reader(("a", 1, "Mass"), ("a", 2, "Mass", "Edema"), ("a", 3), ("b", 1, "Mass"), ("b", 2)))
+    reference = load(f"all-findings={path}")
+    said = truth(reference)
+    assert said["a", "Mass"]
+    assert not said["a", "Edema"]
+    assert ("b", "Mass") not in said
+    assert counted(reference)["ties"] == 1
+
+
+def test_a_chosen_number_of_readers_decides(sheet):
+    """With one reader needed, one is enough; pairs with fewer readers than that are left out."""
+    path = sheet(by_reader(("a", 1, "Mass"), ("a", 2), ("a", 3), ("b", 1, "Mass"), ("b", 2)))
+    one, three = (load(f"all-findings={path}", min_readers=k) for k in (1, 3))
+    assert truth(one)["a", "Mass"]
+    assert truth(one)["b", "Mass"]
+    assert not truth(three)["a", "Mass"]
+    assert counted(three)["few_readers"] == 14
+
+
+def test_more_readers_than_there_are_is_refused(sheet):
+    """With the number that would do."""
+    path = sheet(by_reader(("a", 1, "Mass"), ("a", 2)))
+    with pytest.raises(TruthError, match="--min-readers 2"):
+        load(f"all-findings={path}", min_readers=5)
+
+
+def test_a_folder_with_both_files_reads_the_readers_only_when_they_are_counted(sheet, tmp_path):
+    """The agreed labels stand unless `--min-readers` asks for single readers."""
+    sheet(f"Image ID,Patient ID,Abnormal,{FOURTEEN},Other\n" + fourteen("a", "Mass"), "labels.csv")
+    sheet(by_reader(("a", 1, "Edema"), ("a", 2)), "readers.csv")
+    assert truth(load(f"all-findings={tmp_path}"))["a", "Mass"]
+    assert truth(load(f"all-findings={tmp_path}", min_readers=1))["a", "Edema"]
+
+
+def test_counting_readers_needs_a_file_with_readers(sheet):
+    """The agreed labels do not say how many agreed."""
+    path = sheet(f"Image ID,Patient ID,Abnormal,{FOURTEEN},Other\n" + fourteen("a", "Mass"))
+    with pytest.raises(TruthError, match="no column 'reader id'"):
+        load(f"all-findings={path}", min_readers=2)
+
+
+def test_the_name_of_a_file_says_its_split_where_no_column_does(sheet):
+    """As in the published `..._test_labels.csv`; a file that says nothing has only `all`."""
+    rows = f"Image ID,Patient ID,Abnormal,{FOURTEEN},Other\n" + fourteen("a", "Mass")
+    assert load(f"all-findings={sheet(rows, 'all_test_labels.csv')}", split="test").truth["split"][0] == "test"
+    with pytest.raises(TruthError, match=r"no row of the split 'val'.*--split all"):
+        load(f"all-findings={sheet(rows, 'all_test_labels.csv')}", split="val")
+    with pytest.raises(TruthError, match="no column 'Set Id'"):
+        load(f"all-findings={sheet(rows, 'labels.csv')}", split="test")
+
+
+@pytest.mark.parametrize("mark", ["=", ":"])
+def test_a_long_table_has_a_row_a_pair(sheet, mark):
+    """Findings as people write them, groups too; truth as YES, 1 or true."""
+    rows = "a,pleural thickening,1,val\nb,MASS,NO,test\nb,Nodule/mass,true,test\n"
+    path = sheet("image_id,finding,present,split\n" + rows)
+    reference = load(f"table{mark}{path}")
+    assert truth(reference) == {("a", "Pleural_Thickening"): True, ("b", "Mass"): False, ("b", "Nodule or mass"): True}
+    assert reference.groups == (NODULE_OR_MASS,)
+    assert reference.truth["split"].to_list() == ["val", "test", "test"]
+
+
+def test_a_wide_table_has_a_column_a_finding(sheet):
+    """A blank cell was not read, and is no truth; a column that is no verdict is no business of ours."""
+    path = sheet("Image Index,Age,Mass,Edema\na,60,1,\nb,61,0,True\n")
+    assert truth(load(f"table={path}")) == {("a", "Mass"): True, ("b", "Mass"): False, ("b", "Edema"): True}
+
+
+def test_a_parquet_table_is_read_as_well(tmp_path):
+    """Booleans and numbers are verdicts."""
+    table = pl.DataFrame({"image_id": ["a", "b"], "Mass": [True, False], "Edema": [0.0, None]})
+    table.write_parquet(tmp_path / "t.parquet")
+    said = truth(load(f"table={tmp_path / 't.parquet'}"))
+    assert said == {("a", "Mass"): True, ("b", "Mass"): False, ("a", "Edema"): False}
+
+
+def test_a_table_with_readers_is_decided_by_their_majority(sheet):
+    """Any table may name a reader."""
+    path = sheet("image_id,reader,Mass\na,1,YES\na,2,YES\na,3,NO\nb,1,NO\n")
+    assert truth(load(f"table={path}")) == {("a", "Mass"): True, ("b", "Mass"): False}
+
+
+def test_boxes_are_confirmed_presences():
+    """Two boxes of one pair are one presence, and no error can be scored."""
+    boxes = pl.DataFrame({"image_id": ["a", "a", "b"], "finding": ["Mass", "Mass", "Effusion"]})
+    reference = load("boxes", boxes=boxes)
+    assert truth(reference) == {("a", "Mass"): True, ("b", "Effusion"): True}
+    assert reference.positives_only
+
+
+def test_findings_that_the_audit_does_not_have_are_left_out(sheet):
+    """A dataset without nodules has no group of nodules and masses."""
+    path = sheet(FOUR + "a.png,1,NO,YES,NO,YES,val\nb.png,2,NO,NO,YES,NO,val\n")
+    small = Vocabulary(name="small", findings=("Pneumothorax", "Mass"))
+    reference = references.load(f"four-findings={path}", vocabulary=small)
+    assert reference.truth["finding"].unique().to_list() == ["Pneumothorax"]
+    assert reference.groups == ()
+    assert [notice.count for notice in reference.notices] == [0, 1, 1]
+
+
+def test_pairs_that_stand_twice_and_agree_count_once(sheet):
+    """And are counted."""
+    reference = load_table(sheet("image_id,Mass,Edema\na,1,0\na,1,0\n"))
+    assert len(truth(reference)) == 2
+    assert counted(reference) == {"duplicates": 2}
+
+
+def test_pairs_that_contradict_themselves_are_left_out(sheet):
+    """Nobody knows which row is right; the notice names the first."""
+    reference = load_table(sheet("image_id,Mass,Edema\na,1,0\na,0,0\n"))
+    assert truth(reference) == {("a", "Edema"): False}
+    assert counted(reference)["contradictions"] == 1
+    assert "(first: a, Mass)" in reference.notices[-1].message
+
+
+def test_an_uncertain_truth_is_left_out_and_counted(sheet):
+    """It is neither a presence nor an absence."""
+    reference = load_table(sheet("image_id,Mass\na,1\nb,0\nc,HEDGE\nd,-1\n"))
+    assert len(truth(reference)) == 2
+    assert counted(reference) == {"uncertain_verdicts": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "says"),
+    [
+        ("image_id,Mass\na,1\nb,1\n", "table", "no negatives"),
+        ("image_id,Mass\na,maybe not\n", "table", "line 2: 'maybe not' under 'Mass' is no verdict"),
+        ("image_id,Mass\na,0\n,1\n", "table", "line 3: no image id"),
+        ("film,Mass\na,0\n", "table", "no image column"),
+        ("image_id,finding,verdict\na,Mass,1\n", "table", "none called 'present'"),
+        ("image_id,Age\na,55\n", "table", "no column is an audited finding"),
+        ("image_id,Mass\na,\n", "table", "no verdict that could be used"),
+        ("Image ID,Pneumothorax\na,YES\n", "four-findings", "no column 'airspace opacity', 'nodule or mass'"),
+        (READ + "1,a,5,NO,YES,NO,NO,val\n", "four-findings", "one row a reader, not one an image"),
+        ("Image ID,Mass\na,YES\n", "all-findings", "no column 'atelectasis'"),
+        ("image_id,reader,Mass\na,,YES\nb,1,NO\n", "table", "name no reader"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_in_one_line(sheet, content, kind, says):
+    """Each says what is wrong, where, and what to do."""
+    with pytest.raises(TruthError) as caught:
+        load(f"{kind}={sheet(content)}")
+    message = str(caught.value)
+    assert says in message
+    assert "truth.csv" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "content", ["image_id,finding,present\na,Mass,1\nb,Pneumothorx,0\n", "image_id,Mass,Pneumothorx\na,1,0\n"]
+)
+def test_a_finding_nobody_knows_is_answered_with_the_nearest(sheet, content):
+    """A slip of the pen in a row or in a header is not silently left out."""
+    with pytest.raises(UnknownName, match=r"truth.csv, line .*Did you mean 'Pneumothorax'"):
+        load_table(sheet(content))
+
+
+def test_a_folder_without_the_right_file_says_what_is_there(sheet, tmp_path):
+    """And which columns were looked for."""
+    sheet("x,y\n1,2\n", "other.csv")
+    with pytest.raises(TruthError, match=r"no file with the four findings \(image id, pneumothorax.*other\.csv"):
+        load(f"four-findings={tmp_path}")
+    with pytest.raises(TruthError, match="is a folder"):
+        load(f"table={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "error", "says"),
+    [
+        ("four-finding=x", {}, UnknownName, "Did you mean 'four-findings'"),
+        ("four-findings", {}, UsageError, "--reference four-findings=PATH"),
+        ("boxes", {}, UsageError, "needs the boxes"),
+        ("table=x.csv", {"split": "train"}, UnknownName, "val, test, all"),
+        ("table=x.csv", {"min_readers": 0}, UsageError, "--min-readers 1"),
+        ("table=x.csv", {}, TruthError, "x.csv does not exist"),
+    ],
+)
+def test_a_reference_that_cannot_be_is_refused(spec, options, error, says):
+    """Before any file is read."""
+    with pytest.raises(error, match=says):
+        load(spec, **options)
+
+
+def test_single_reads_are_kept_apart(sheet):
+    """HEDGE is uncertain; `Nodule/mass` is the group; a reader who says two things is left out there only."""
+    rows = "1,a,5,NO,YES,YES,HEDGE,test\n1,a,5,NO,YES,NO,HEDGE,test\n1,a,6,NO,NO,NO,NO,test\n"
+    reads = references.load_reads(sheet(READ + rows), vocabulary=NIH)
+    assert reads.table.select("image_id", "finding", "reader", "verdict", "split").sort(pl.all()).rows() == [
+        ("a", "Airspace opacity", "6", "absent", "test"),
+        ("a", "Nodule or mass", "5", "uncertain", "test"),
+        ("a", "Nodule or mass", "6", "absent", "test"),
+        ("a", "Pneumothorax", "5", "present", "test"),
+        ("a", "Pneumothorax", "6", "absent", "test"),
+    ]
+    assert {notice.code: notice.count for notice in reads.notices} == {
+        "unaudited": 0, "reader_contradicts": 1, "reader_repeats": 2,
+    }  # fmt: skip
+
+
+def test_reads_need_readers(sheet):
+    """A file for all readers at once is no file of reads."""
+    with pytest.raises(TruthError, match="no column 'reader id'"):
+        references.load_reads(sheet(FOUR + "a,1,NO,NO,NO,NO,val\n"), vocabulary=NIH)
+
+
+def test_the_published_four_findings_are_read_whole(expert_folder):
+    """2,414 and 1,962 images; the counts of the validation images are those of the file."""
+    reference = load(f"four-findings={expert_folder}")
+    sizes = dict(reference.truth.group_by("split").agg(pl.col("image_id").n_unique()).rows())
+    assert sizes == {"val": 2414, "test": 1962}
+    val = load(f"four-findings={expert_folder}", split="val")
+    present = dict(val.truth.group_by("finding").agg(pl.col("present").sum()).rows())
+    assert present == {"Pneumothorax": 43, "Airspace opacity": 1031, "Nodule or mass": 310}
+    assert counted(val) == {"unaudited": 114}
+
+
+def test_the_published_reads_are_read_whole(expert_folder):
+    """13,081 rows of 22 readers; four times a reader contradicts himself about opacity."""
+    reads = references.load_reads(expert_folder, vocabulary=NIH)
+    assert reads.table["reader"].n_unique() == 22
+    assert reads.table["image_id"].n_unique() == 4376
+    assert reads.table.height == 13_081 * 3 - 2 * 4 - 2 * 4
+    assert (reads.table["verdict"] == "uncertain").sum() == 165 + 261 - duplicates_that_hedge(expert_folder)
+    assert {notice.code: notice.count for notice in reads.notices}["reader_contradicts"] == 4
+
+
+def duplicates_that_hedge(folder):
+    """How many hedges stand twice for one reader and film in the published file."""
+    table = pl.read_csv(folder / "four_findings_readers.csv", infer_schema=False)
+    again = table.filter(table.select("Image ID", "Reader ID").is_duplicated())
+    return sum((again[column] == "HEDGE").sum() for column in ("Pneumothorax", "Nodule/mass")) // 2

@@ -1,0 +1,165 @@
+"""Claims and answers as matrices: nothing is lost, nothing is made up, a group is a finding of its own."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bpals.findings import Group
+from bpals.signal.pairs import NORMAL_95, lay_out, logit, sigmoid, with_groups
+from bpals.testing import tiny_dataset
+from bpals.types import OUTCOME
+
+BOTH = Group(name="Both", members=("F0", "F1"))
+
+
+def laid_out(dataset, judgments):
+    """The matrices of a dataset and its judgments."""
+    return lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
+
+
+def cells(pairs, table):
+    """The p_present of each row of a table, from the matrix."""
+    films = {name: row for row, name in enumerate(pairs.image_ids)}
+    asked = table.select("image_id", "finding").rows()
+    return [pairs.p_present[films[name], pairs.column(finding)] for name, finding in asked]
+
+
+def test_one_judge_s_answer_is_kept_to_the_last_bit(judged):
+    """It does not go through logits and back; 0 and 1 stay 0 and 1."""
+    dataset = tiny_dataset(silent=0.3, uncertain=0.2)
+    judgments = judged(dataset).with_columns(
+        p_present=pl.when(pl.int_range(pl.len()) == 0).then(0.0).otherwise("p_present")
+    )
+    pairs = laid_out(dataset, judgments)
+    assert cells(pairs, judgments) == judgments["p_present"].to_list()
+    assert (pairs.answered == 1).sum() == dataset.claims.height
+    assert (np.isnan(pairs.p_present) == (pairs.answered == 0)).all()
+
+
+def test_several_judges_are_averaged_as_logits(judged):
+    """Who did not answer is not counted; the spread of a mean shrinks."""
+    dataset = tiny_dataset()
+    one, other = judged(dataset, seed=1), judged(dataset, seed=2, judge="other", failed=0.5)
+    pairs = laid_out(dataset, pl.concat([other, one]))
+    p, q = one["p_present"].to_numpy(), other["p_present"].to_numpy()
+    mean = sigmoid((logit(p) + logit(q)) / 2)
+    assert cells(pairs, one) == pytest.approx(np.where(np.isnan(q), p, mean))
+    assert set(np.unique(pairs.answered)) == {1, 2}
+    alone = laid_out(dataset, one)
+    assert pairs.spread[pairs.answered == 1] == pytest.approx(alone.spread[pairs.answered == 1])
+
+
+def test_the_order_of_the_judges_does_not_matter(judged):
+    """Neither that of the rows."""
+    dataset = tiny_dataset()
+    both = pl.concat([judged(dataset, seed=1), judged(dataset, seed=2, judge="other")])
+    assert (laid_out(dataset, both).p_present == laid_out(dataset, both.reverse()).p_present).all()
+
+
+def test_a_failure_is_never_evidence(judged):
+    """A judge that failed everywhere leaves every number as it was without it."""
+    dataset = tiny_dataset()
+    failed = judged(dataset, seed=2, failed=1.0, judge="broken")
+    with_it, without = laid_out(dataset, pl.concat([judged(dataset), failed])), laid_out(dataset, judged(dataset))
+    assert with_it.p_present == pytest.approx(without.p_present, abs=1e-12)
+    assert (with_it.spread == without.spread).all()
+    assert (with_it.answered == without.answered).all()
+
+
+@pytest.mark.parametrize("outcome", [name for name in OUTCOME.categories if name != "answered"])
+def test_nobody_answered_is_nan_and_zero(judged, outcome):
+    """Whatever the judge did instead of answering."""
+    dataset = tiny_dataset()
+    judgments = judged(dataset, failed=1.0).with_columns(outcome=pl.lit(outcome, dtype=OUTCOME))
+    for given in (judgments, judgments.clear()):
+        pairs = laid_out(dataset, given)
+        assert np.isnan(pairs.p_present).all()
+        assert (pairs.answered == 0).all()
+        assert np.isnan(pairs.usual).all()
+
+
+def test_the_spread_is_the_interval_on_the_logit_scale(judged):
+    """A judge without an interval has none."""
+    dataset = tiny_dataset()
+    judgments = judged(dataset)
+    pairs = laid_out(dataset, judgments)
+    film, finding = judgments.row(4)[:2]
+    row, column = pairs.image_ids.to_list().index(film), pairs.column(finding)
+    low, high = logit(judgments["p_low"].to_numpy()[4]), logit(judgments["p_high"].to_numpy()[4])
+    assert pairs.spread[row, column] == pytest.approx((high - low) / (2 * NORMAL_95))
+    bare = judgments.with_columns(p_low=pl.lit(None, pl.Float64), p_high=pl.lit(None, pl.Float64))
+    assert (laid_out(dataset, bare).spread == 0).all()
+
+
+def test_usual_is_the_mean_of_what_was_answered(matrices):
+    """A column without an answer has none, and no warning."""
+    pairs = matrices([[0, 0], [0, 0], [0, 0]], [[0.1, np.nan], [0.3, np.nan], [np.nan, np.nan]])
+    assert pairs.usual[0] == pytest.approx(0.2)
+    assert np.isnan(pairs.usual[1])
+
+
+@pytest.mark.parametrize(
+    ("members", "claim"),
+    [
+        ((1, 0), 1.0),
+        ((1, 1), 1.0),
+        ((1, np.nan), 1.0),
+        ((1, 0.5), 1.0),
+        ((0, 0), 0.0),
+        ((0, 0.5), 0.5),
+        ((0.5, 0.5), 0.5),
+        ((0, np.nan), 0.5),
+        ((np.nan, np.nan), np.nan),
+    ],
+)
+def test_what_a_group_claims(matrices, members, claim):
+    """Present if a member is, absent if all are, silent if all are; else it cannot be said."""
+    grouped = with_groups(matrices([members], [[0.1, 0.1]]), [BOTH])
+    assert grouped.states[0, 0] == pytest.approx(claim, nan_ok=True)
+    assert grouped.findings == ("Both",)
+
+
+def test_a_group_s_probability_is_the_sum_of_its_members_and_never_one(matrices):
+    """The labeller seldom names two at once; where the sum passes 1 it stops just below."""
+    grouped = with_groups(matrices([[0, 0], [0, 0], [0, 0]], [[0.1, 0.2], [0.7, 0.8], [0.1, np.nan]]), [BOTH])
+    assert grouped.p_present[:2, 0] == pytest.approx([0.3, 1.0], abs=1e-5)
+    assert grouped.p_present.max(where=~np.isnan(grouped.p_present), initial=0) < 1
+    assert np.isnan(grouped.p_present[2, 0])
+    assert grouped.answered[:, 0].tolist() == [1, 1, 0]
+
+
+def test_where_a_judge_was_asked_about_the_groups_its_answers_stand(matrices):
+    """Not the sum; and answers about groups that nobody wants here are passed over."""
+    pairs = matrices([[1, 0], [0, 0]], [[0.4, 0.4], [0.1, 0.1]])
+    answers = pl.DataFrame(
+        {
+            "image_id": ["00000.png", "00001.png", "00000.png"],
+            "finding": ["Both", "Both", "Other"],
+            "judge": "record",
+            "outcome": "answered",
+            "p_present": [0.5, 0.15, 0.9],
+            "p_low": [0.4, 0.1, 0.9],
+            "p_high": [0.6, 0.2, 0.9],
+        }
+    )
+    grouped = with_groups(pairs, [BOTH], answers)
+    assert grouped.p_present[:, 0].tolist() == [0.5, 0.15]
+    assert grouped.states[:, 0].tolist() == [1, 0]
+    assert (grouped.spread > 0).all()
+
+
+def test_a_group_s_spread_follows_from_its_members(matrices):
+    """By the delta method: the spread of a sum of probabilities, on the logit scale of the sum."""
+    p, spread = np.array([0.1, 0.2]), 0.5
+    grouped = with_groups(matrices([[0, 0]], [p], spread=spread), [BOTH])
+    draws = np.random.default_rng(0).normal(logit(p), 0.05, (200_000, 2))
+    simulated = logit(sigmoid(draws).sum(axis=1)).std() * spread / 0.05
+    assert grouped.spread[0, 0] == pytest.approx(simulated, rel=0.02)
+
+
+def test_probabilities_and_logits_are_inverse_and_finite():
+    """0 and 1 have logits too."""
+    p = np.array([0.0, 1e-5, 0.3, 1.0])
+    assert np.isfinite(logit(p)).all()
+    assert sigmoid(logit(p)) == pytest.approx(p, abs=2e-6)
+    assert sigmoid(np.array([-1e9, 1e9])) == pytest.approx([0, 1], abs=1e-9)

@@ -1,0 +1,324 @@
+"""The signal: what each row says, how it follows from claims and answers, and what reviews may and may not do."""
+
+import dataclasses
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpals.errors import UsageError
+from bpals.findings import Group, Vocabulary
+from bpals.signal import calibrate
+from bpals.signal.trust import METHOD, estimate
+from bpals.testing import check_signal, flipped, tiny_dataset
+from bpals.types import IMAGES, SAYS, signal_schema
+
+FINDINGS = ("Effusion", "Nodule", "Mass")
+NODULE_OR_MASS = Group(name="Nodule or mass", members=("Nodule", "Mass"))
+TRUSTS = ["p_present", "trust", "trust_low", "trust_high"]
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    """Eighty patients with one to four films."""
+    return tiny_dataset(patients=80, uncertain=0.05, seed=4)
+
+
+@pytest.fixture(scope="module")
+def judgments(dataset, judged):
+    """What a judge says of them."""
+    return judged(dataset)
+
+
+@pytest.fixture(scope="module")
+def reference(dataset, reviews):
+    """Expert labels of a finding and of a group, on 120 films."""
+    films = dataset.images["image_id"].sample(120, seed=1, shuffle=True)
+    draw = np.random.default_rng(2)
+    parts = [reviews(films, name, draw.random(120) < 0.4) for name in ("Effusion", NODULE_OR_MASS.name)]
+    truth = pl.concat([part.truth for part in parts])
+    return dataclasses.replace(parts[0], truth=truth, groups=(NODULE_OR_MASS,))
+
+
+@pytest.fixture(scope="module")
+def calibrated(dataset, judgments, reference):
+    """The signal that is fitted on them."""
+    return estimate(dataset, judgments, reference)
+
+
+@given(
+    patients=st.integers(0, 8),
+    longest=st.integers(1, 4),
+    shares=st.tuples(st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.0, 0.3, 1.0])),
+    failed=st.sampled_from([0.0, 0.3, 1.0]),
+    judges=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_signal_keeps_the_contract(judged, patients, longest, shares, failed, judges, seed):
+    """One row a claim, trust exactly p or 1 - p, interval around it, null where nobody could say, ranks, reasons."""
+    silent, uncertain = shares
+    dataset = tiny_dataset(patients=patients, longest=longest, silent=silent, uncertain=uncertain, seed=seed)
+    answers = [judged(dataset, seed=seed + number, failed=failed, judge=f"j{number}") for number in range(judges)]
+    judgments = pl.concat(answers) if answers else judged(dataset).clear()
+    signal = estimate(dataset, judgments)
+    check_signal(signal.table, dataset.claims)
+    assert signal.table.schema == signal_schema(dataset.vocabulary.findings)
+    assert signal.groups is None
+    assert signal.table["answered"].max() in {*range(judges + 1), None}
+    assert set(signal.table["method"]) <= {METHOD}
+    assert estimate(dataset, judgments).table.equals(signal.table)
+
+
+def test_the_judge_s_probability_is_the_signal_s(dataset, judgments):
+    """Without reviews nothing is added to what the judge said."""
+    table = estimate(dataset, judgments).table
+    assert table["p_present"].to_list() == judgments["p_present"].to_list()
+    low = pl.when(pl.col("says") == "present").then("trust_low").otherwise(1 - pl.col("trust_high"))
+    certain = pl.Series(table["says"] != "uncertain")
+    assert table.select(low).to_series().filter(certain).to_numpy() == pytest.approx(
+        judgments["p_low"].filter(certain).to_numpy(), abs=2e-6
+    )
+
+
+def test_flipping_a_claim_turns_its_trust_round(dataset, judgments):
+    """With the answers held fixed, what was trusted as present is distrusted as absent."""
+    turned = flipped(dataset.claims, dataset.claims.filter(pl.col("says") != "uncertain"))
+    before = estimate(dataset, judgments).table
+    after = estimate(dataclasses.replace(dataset, claims=turned), judgments).table
+    assert after["trust"].to_numpy() == pytest.approx(1 - before["trust"].to_numpy(), nan_ok=True)
+    assert after["p_present"].equals(before["p_present"])
+
+
+def test_a_failed_judge_changes_no_number(dataset, judgments, judged):
+    """A failure is never evidence: not of presence, not of absence, not of hardness."""
+    broken = judged(dataset, seed=9, failed=1.0, judge="broken")
+    assert estimate(dataset, pl.concat([judgments, broken])).table.equals(estimate(dataset, judgments).table)
+
+
+def test_an_uncertain_claim_has_a_probability_and_no_trust(dataset, judgments):
+    """The judge still answers; which side to trust nobody said."""
+    rows = estimate(dataset, judgments).table.filter(pl.col("says") == "uncertain")
+    assert rows.height > 5
+    assert rows["p_present"].is_not_null().all()
+    assert rows["trust"].is_null().all()
+    assert rows["agreement"].is_null().all()
+    assert set(rows["flag"]) == {"unjudged"}
+    assert rows["reasons"].list.first().unique().to_list() == ["uncertain_claim: the dataset itself is uncertain here"]
+
+
+def test_agreement_is_whether_the_answer_stands_on_the_claim_s_side(dataset, judgments):
+    """Above what is usual for the finding stands with a presence, below it with an absence."""
+    table = estimate(dataset, judgments).table.filter(pl.col("says") != "uncertain")
+    usual = judgments.group_by("finding").agg(usual=pl.col("p_present").mean())
+    beside = table.join(usual, on="finding", how="left", maintain_order="left")
+    above = beside["p_present"] >= beside["usual"]
+    assert beside["agreement"].to_list() == (above == (beside["says"] == "present")).cast(pl.Float64).to_list()
+
+
+def test_the_least_trusted_claim_is_read_first(dataset, judgments):
+    """Ties in the order of films and findings; what has no trust comes last."""
+    table = estimate(dataset, judgments).table
+    first = table.sort("review_rank")
+    assert first["trust"][0] == table["trust"].min()
+    assert first["trust"].tail(table["trust"].null_count()).is_null().all()
+
+
+def test_reviews_change_what_they_speak_of_and_nothing_else(dataset, judgments, calibrated):
+    """A finding and a group's members are fitted; the method of each row says whether, and whether cross-fitted."""
+    check_signal(calibrated.table, dataset.claims)
+    check_signal(calibrated.groups, calibrated.groups.select("image_id", "finding", "says"))
+    plain = estimate(dataset, judgments).table
+    assert (calibrated.table["p_present"] != plain["p_present"]).all()
+    for finding, member in (("Effusion", "Effusion"), ("Nodule or mass", "Nodule"), ("Nodule or mass", "Mass")):
+        reviewed = calibrated.calibration.filter(finding=finding)
+        its = calibrated.table.filter(finding=member)
+        assert set(its.join(reviewed, on="image_id", how="semi")["method"]) == {f"{METHOD}+experts/crossfit"}
+        assert set(its.join(reviewed, on="image_id", how="anti")["method"]) == {f"{METHOD}+experts"}
+    assert set(calibrated.table["method"]) == {f"{METHOD}+experts", f"{METHOD}+experts/crossfit"}
+    assert set(calibrated.findings) == {"Effusion", "Nodule or mass"}
+
+
+def test_a_finding_that_nobody_reviewed_is_left_alone(dataset, judgments, reference):
+    """Reviews of Effusion say nothing about Mass."""
+    only = dataclasses.replace(reference, truth=reference.truth.filter(finding="Effusion"))
+    done = estimate(dataset, judgments, only)
+    plain = estimate(dataset, judgments).table
+    apart = pl.col("finding") != "Effusion"
+    columns = [*TRUSTS, "flag", "reasons", "method"]
+    assert done.table.filter(apart).select(columns).equals(plain.filter(apart).select(columns))
+    assert done.groups is None
+
+
+def test_the_members_share_the_group_s_probability_as_the_judge_shared_it(judgments, calibrated):
+    """P(member) is the group's, times the member's share of the judge's sum; claimed members share among themselves."""
+    member = judgments.pivot("finding", index="image_id", values="p_present", maintain_order=True)
+    group = calibrated.groups.select("image_id", fitted="p_present")
+    said = calibrated.table.pivot("finding", index="image_id", values="says", maintain_order=True)
+    said = said.select("image_id", nodule=pl.col("Nodule") == "present", mass=pl.col("Mass") == "present")
+    beside = member.join(group, on="image_id", how="inner", maintain_order="left").join(said, on="image_id")
+    assert beside.filter("nodule").height
+    assert beside.filter(pl.col("nodule") & ~pl.col("mass")).height
+    for name, own, other in (("Nodule", "nodule", "mass"), ("Mass", "mass", "nodule")):
+        rival = "Mass" if name == "Nodule" else "Nodule"
+        heard = pl.when(pl.col(own) & ~pl.col(other)).then(0.0).otherwise(rival)
+        wanted = beside.select(pl.col(name) / (pl.col(name) + heard) * pl.col("fitted")).to_series()
+        got = calibrated.table.filter(finding=name).join(beside, on="image_id", how="semi")["p_present"]
+        assert got.to_numpy() == pytest.approx(wanted.to_numpy(), abs=2e-6)
+
+
+def test_a_group_s_rows_are_claims_of_their_own(dataset, calibrated):
+    """One a film that says anything of a member; present if a member is."""
+    claims = dataset.claims.filter(pl.col("finding") != "Effusion").with_columns(pl.col("says").cast(pl.String))
+    wanted = claims.group_by("image_id", maintain_order=True).agg(
+        says=pl.when((pl.col("says") == "present").any())
+        .then(pl.lit("present"))
+        .when((pl.col("says") == "absent").all())
+        .then(pl.lit("absent"))
+        .otherwise(pl.lit("uncertain"))
+    )
+    assert calibrated.groups.select("image_id", pl.col("says").cast(pl.String)).equals(wanted)
+    assert calibrated.groups.schema == signal_schema(("Nodule or mass",))
+
+
+@pytest.mark.parametrize("finding", ["Effusion", "Nodule or mass"])
+def test_flipping_a_review_does_not_change_the_trust_of_its_own_pair(
+    dataset, judgments, reference, calibrated, finding
+):
+    """Bit-equal through the whole signal: the finding's row, the group's, and those of the members that follow it."""
+    its = reference.truth.with_row_index("place").filter(finding=finding)
+    for place, film in its.select("place", "image_id").head(60).gather_every(20).rows():
+        turned = pl.when(pl.col("place") == place).then(~pl.col("present")).otherwise("present")
+        truth = reference.truth.with_row_index("place").with_columns(present=turned).drop("place")
+        again = estimate(dataset, judgments, dataclasses.replace(reference, truth=truth))
+        for before, after in ((calibrated.table, again.table), (calibrated.groups, again.groups)):
+            own = pl.col("image_id") == film
+            assert before.filter(own).select(TRUSTS).equals(after.filter(own).select(TRUSTS))
+        tables = (calibrated.table, again.table) if finding == "Effusion" else (calibrated.groups, again.groups)
+        assert (tables[0]["p_present"] != tables[1]["p_present"]).sum() > 50
+
+
+def test_the_pairs_that_were_used_are_kept_with_their_fold(dataset, calibrated, reference):
+    """The scorecard may then refuse what is not cross-fitted; the fold is the patient's."""
+    used = calibrated.calibration
+    assert used.columns == ["image_id", "finding", "present", "fold"]
+    assert used.height == reference.truth.height
+    fold = calibrate.fold_of_patient(dataset.images["patient_id"])
+    places = dict(zip(dataset.images["image_id"], fold, strict=True))
+    assert used["fold"].to_list() == [places[film] for film in used["image_id"]]
+
+
+def test_a_reference_of_other_films_is_used_as_far_as_it_goes(dataset, judgments, reference):
+    """Films that are not in the dataset, and findings and groups that it does not audit, are passed over."""
+    strange = reference.truth.head(50).with_columns(image_id="other" + pl.col("image_id"))
+    unheard = reference.truth.head(50).with_columns(finding=pl.lit("Fracture"))
+    odd = Group(name="Odd", members=("Mass", "Fracture"))
+    more = pl.concat([reference.truth, strange, unheard, unheard.with_columns(finding=pl.lit("Odd"))])
+    done = estimate(dataset, judgments, dataclasses.replace(reference, truth=more, groups=(NODULE_OR_MASS, odd)))
+    alone = estimate(dataset, judgments, reference)
+    assert done.table.equals(alone.table)
+    assert done.groups.equals(alone.groups)
+    assert done.calibration.equals(alone.calibration)
+
+
+def test_too_few_patients_are_refused_with_words(dataset, judgments, reference):
+    """Cross-fitting by patient needs patients."""
+    few = dataclasses.replace(reference, truth=reference.truth.head(3))
+    with pytest.raises(UsageError, match=r"3 of its patients are in this dataset.*needs 10.*audit without --calibrate"):
+        estimate(dataset, judgments, few)
+
+
+def test_reviews_that_nothing_can_be_fitted_on_are_refused_with_words(dataset, judgments, reference):
+    """Verdicts of one kind only, or about what nobody judged."""
+    for one_sided in (True, False):
+        truth = reference.truth.with_columns(present=pl.lit(one_sided))
+        with pytest.raises(UsageError, match="nothing can be fitted on it"):
+            estimate(dataset, judgments, dataclasses.replace(reference, truth=truth))
+    with pytest.raises(UsageError, match="nothing can be fitted on it"):
+        estimate(dataset, judgments.clear(), reference)
+
+
+def bare(dataset):
+    """The dataset with nothing known of its films but their names."""
+    nothing = [pl.lit(None, kind).alias(name) for name, kind in IMAGES.items() if name != "image_id"]
+    return dataclasses.replace(dataset, images=dataset.images.with_columns(nothing))
+
+
+def silent_about(dataset, *findings):
+    """The dataset without a word about some findings."""
+    kept = ~pl.col("finding").cast(pl.String).is_in(list(findings))
+    return dataclasses.replace(dataset, claims=dataset.claims.filter(kept))
+
+
+ODD = {
+    "nothing known of the films": bare,
+    "a member nobody speaks of": lambda dataset: silent_about(dataset, "Mass"),
+    "a group nobody speaks of": lambda dataset: silent_about(dataset, "Mass", "Nodule"),
+    "much silence": lambda _: tiny_dataset(patients=80, silent=0.4, uncertain=0.2, seed=4),
+}
+
+
+def about_groups(dataset):
+    """The films of a dataset with a question about the group each."""
+    vocabulary = Vocabulary(name="groups", findings=(NODULE_OR_MASS.name,))
+    films = dataset.images.select("image_id")
+    asked = films.with_columns(
+        finding=pl.lit(NODULE_OR_MASS.name, dtype=vocabulary.enum), says=pl.lit("absent", dtype=SAYS)
+    )
+    return dataclasses.replace(dataset, vocabulary=vocabulary, claims=asked)
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(("failed", "asked"), [(0.0, False), (0.3, False), (0.3, True)])
+def test_an_odd_dataset_is_calibrated_too(dataset, reference, judged, odd, failed, asked):
+    """No warning, no NaN, whether a judge was asked about the groups or not."""
+    strange = ODD[odd](dataset)
+    answers = judged(about_groups(strange), seed=5, failed=failed) if asked else None
+    done = estimate(strange, judged(strange, failed=failed), reference, group_judgments=answers)
+    check_signal(done.table, strange.claims)
+    check_signal(done.groups, done.groups.select("image_id", "finding", "says"))
+
+
+def test_a_member_keeps_its_own_answer_where_the_group_has_none(dataset, reference, judged):
+    """Where another member is silent; and its reasons do not claim a group."""
+    strange = silent_about(dataset, "Mass")
+    judgments = judged(strange)
+    done = estimate(strange, judgments, reference)
+    nodule = done.table.filter(finding="Nodule")
+    assert nodule["p_present"].to_list() == judgments.filter(finding="Nodule")["p_present"].to_list()
+    assert set(nodule["method"]) == {METHOD}
+    assert not nodule["reasons"].list.eval(pl.element().str.starts_with("group:")).list.any().any()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_a_judge_that_always_says_the_same_does_no_harm(dataset, judgments, reference, value):
+    """Nothing is flagged for it without reviews, and reviews can still be fitted."""
+    flat = judgments.with_columns(pl.lit(value).alias(name) for name in ("p_present", "p_low", "p_high"))
+    plain = estimate(dataset, flat).table
+    check_signal(plain, dataset.claims)
+    assert set(plain["flag"]) == {"trusted", "unjudged"}
+    check_signal(estimate(dataset, flat, reference).table, dataset.claims)
+
+
+def test_the_rules_say_how_each_finding_was_flagged(dataset, judgments, calibrated):
+    """Two a finding and a group, presence and absence, with words for the report."""
+    plain = estimate(dataset, judgments).rules
+    assert [(rule["finding"], rule["says"]) for rule in plain] == [
+        (finding, says) for finding in FINDINGS for says in ("present", "absent")
+    ]
+    assert all("no expert label was used" in rule["words"] for rule in plain)
+    assert len(calibrated.rules) == 8
+    assert all(rule["low_below"] == 0.5 for rule in calibrated.rules)
+
+
+def test_a_certificate_counts_patients_and_not_films(dataset, calibrated):
+    """Four films of one patient are alike, so they are one trial and not four."""
+    read = calibrated.calibration.filter(finding="Effusion").select("image_id")
+    claims = dataset.claims.filter(finding="Effusion").join(read, on="image_id").join(dataset.images, on="image_id")
+    told = {rule["says"]: rule["words"] for rule in calibrated.rules if rule["finding"] == "Effusion"}
+    for says in ("present", "absent"):
+        its = claims.filter(says=says)
+        assert its["patient_id"].n_unique() < its.height
+        assert f" by {its['patient_id'].n_unique()} reviewed patients" in told[says]

@@ -1,0 +1,160 @@
+"""Audits that are fitted on expert labels, cross-fitted by patient. Only the validation images are used here."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import bpals
+import shape
+from bpals.errors import UnknownName, UsageError, WorkspaceError
+from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS
+from bpals.score import references
+from bpals.score.resamples import Resampling
+from bpals.types import signal_schema
+from bpals.workspace import Workspace
+
+FEW = Resampling(draws=20, seed=0)
+CROSSFIT = pl.col("method").str.ends_with("/crossfit")
+
+
+@pytest.fixture(scope="module")
+def calibrated(nih_calibrated):
+    """The audit of NIH that was fitted on the adjudicated validation images."""
+    return Workspace(nih_calibrated).open()
+
+
+@pytest.fixture(scope="module")
+def reviewed(data_folder):
+    """The pairs that it was fitted on."""
+    return references.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val").truth
+
+
+def test_calibration_adds_groups_and_keeps_the_signal_whole(calibrated, reviewed):
+    """The signal keeps its rows; each group has a row a film, in the same columns; the pairs used are written down."""
+    signal, groups = calibrated.table("signal.parquet"), calibrated.table("groups.parquet")
+    assert signal.height == 1_569_680
+    assert signal["trust"].is_between(0, 1).all()
+    assert groups.columns == signal_schema(("any",)).names()
+    films = groups.group_by("finding").len()
+    assert sorted(films.rows()) == [("Airspace opacity", 112_120), ("Nodule or mass", 112_120)]
+    assert groups.select("image_id", "finding").is_unique().all()
+    assert groups["trust"].is_between(0, 1).all()
+    used = calibrated.table("calibration.parquet")
+    pairs = ["image_id", "finding", "present"]
+    assert_frame_equal(used.select(pairs), reviewed.select(pairs), check_row_order=False)
+    assert used.height == 3 * 2_414
+    told = calibrated.run["calibration"]
+    assert (told["reference"], told["split"], told["pairs"]) == ("four-findings", "val", used.height)
+    assert {name: fit["n"] for name, fit in told["findings"].items()} == dict.fromkeys(used["finding"].unique(), 2_414)
+
+
+def test_exactly_the_used_pairs_and_the_members_of_used_groups_are_crossfitted(calibrated):
+    """A trust that could rest on its own review says that it does not; no other row says so."""
+    used = calibrated.table("calibration.parquet", "image_id", "finding")
+    groups = calibrated.table("groups.parquet").filter(CROSSFIT).select("image_id", pl.col("finding").cast(pl.String))
+    named = pl.col("finding").is_in(["Nodule or mass", "Airspace opacity"])
+    assert_frame_equal(groups, used.filter(named), check_row_order=False)
+    members = [
+        used.filter(pl.col("finding") == group.name).select("image_id", finding=pl.lit(member))
+        for group in (NODULE_OR_MASS, AIRSPACE_OPACITY)
+        for member in group.members
+    ]
+    expected = pl.concat([used.filter(~named), *members])
+    found = calibrated.table("signal.parquet").filter(CROSSFIT).select("image_id", pl.col("finding").cast(pl.String))
+    assert_frame_equal(found, expected, check_row_order=False)
+
+
+def test_the_folds_of_a_calibration_keep_patients_together(calibrated):
+    """No patient's review helps to fit the trust of another of their films."""
+    used = calibrated.table("calibration.parquet").join(calibrated.table("images.parquet"), on="image_id")
+    assert used.group_by("patient_id").agg(pl.col("fold").n_unique())["fold"].max() == 1
+    assert used["fold"].n_unique() == 5
+
+
+def test_what_was_not_reviewed_is_judged_as_before(calibrated, nih_workspace):
+    """The judge never sees a review: its answers are the same bytes; findings without a review keep their trust."""
+    plain = Workspace(nih_workspace).open()
+    name = "judgments/record.parquet"
+    assert calibrated.run["files"][name] == plain.run["files"][name]
+    for finding in ("Hernia", "Effusion"):
+        kept = [
+            audit.table("signal.parquet", "image_id", "finding", "trust", "flag", "method").filter(finding=finding)
+            for audit in (plain, calibrated)
+        ]
+        assert_frame_equal(*kept)
+
+
+def test_the_scorecard_accepts_the_images_it_was_calibrated_on(calibrated, data_folder):
+    """Because their trust is cross-fitted; every finding of the reference has its row."""
+    reference = f"four-findings={data_folder / 'expert'}"
+    card = bpals.scorecard(calibrated.path, reference=reference, split="val", resampling=FEW)
+    rows = card.frame.filter(pl.col("method") == "bpals", pl.col("given") == "all")
+    assert {"Pneumothorax", "Nodule or mass", "Airspace opacity"} <= set(rows["finding"])
+    assert set(rows.filter(pl.col("finding") == "Pneumothorax")["n"]) == {2_414}
+
+
+@pytest.fixture(scope="module")
+def nih_part(tmp_path_factory):
+    """A copy of NIH's CSV with two in a hundred patients."""
+    folder = tmp_path_factory.mktemp("part")
+    line = [sys.executable, shape.ROOT / "benchmarks" / "part.py", folder, "2", "--without-features"]
+    subprocess.run(line, env=os.environ | {"PYTHONPATH": str(shape.SRC)}, check=True, capture_output=True)
+    return folder / "part.csv"
+
+
+def test_a_table_of_all_fourteen_findings_calibrates_each(nih_part, tmp_path):
+    """Made-up experts reject every fifth presence; what they said leaves no trace in the next, uncalibrated audit."""
+    films = pl.read_csv(nih_part)
+    draw = np.random.default_rng(3)
+    said = {name: films["Finding Labels"].str.contains(name).to_numpy() for name in NIH.findings}
+    truth = {name: np.where(draw.random(films.height) < 0.2, 0, present) for name, present in said.items()}
+    experts = pl.DataFrame({"image_id": films["Image Index"]} | truth).cast({pl.selectors.numeric(): pl.Int64})
+    experts.write_csv(tmp_path / "experts.csv")
+    run = bpals.audit(f"nih:{nih_part}", workspace=tmp_path / "audit", calibrate=f"table={tmp_path / 'experts.csv'}")
+    assert run.groups is None
+    fitted = run.record["calibration"]["findings"]
+    common = [name for name in NIH.findings if said[name].sum() > 50]
+    assert len(common) > 5
+    assert set(common) <= set(fitted)
+    used = Workspace(run.workspace).open().table("calibration.parquet", "image_id", "finding")
+    assert used.height == films.height * 14
+    crossfit = run.signal.filter(CROSSFIT)["finding"].cast(pl.String)
+    assert set(crossfit) == set(fitted)
+    assert len(crossfit) == films.height * len(fitted)
+    again = bpals.audit(f"nih:{nih_part}", workspace=tmp_path / "audit")
+    assert not (tmp_path / "audit" / "calibration.parquet").exists()
+    assert again.signal.filter(CROSSFIT).is_empty()
+
+
+@pytest.fixture
+def calibrate(write_films, tmp_path):
+    """Audit made-up films, calibrated as told."""
+    _, source, _, mapping = write_films(tmp_path / "films.csv", seeds=[1])
+    return lambda spec: bpals.audit(source, mapping=mapping, workspace=tmp_path / "audit", calibrate=spec)
+
+
+def test_too_few_patients_cannot_calibrate(calibrate, tmp_path):
+    """Cross-fitting by patient needs ten; nothing is written."""
+    films = pl.read_csv(tmp_path / "films.csv").filter(pl.col("patient").is_in([f"1-P{n:03}" for n in range(9)]))
+    films.select("film", "Effusion").rename({"film": "image_id"}).write_csv(tmp_path / "experts.csv")
+    with pytest.raises(UsageError, match=r"9 of its patients are in this dataset.*needs 10"):
+        calibrate(f"table={tmp_path / 'experts.csv'}")
+    with pytest.raises(WorkspaceError):
+        bpals.load_signal(tmp_path / "audit")
+
+
+def test_boxes_cannot_calibrate(calibrate):
+    """They hold presences only."""
+    with pytest.raises(UsageError, match="presences only"):
+        calibrate("boxes")
+
+
+def test_an_unknown_kind_of_reviews_is_answered_with_the_nearest(calibrate):
+    """Before anything is judged."""
+    with pytest.raises(UnknownName, match=r"'four-finding'. Did you mean 'four-findings'\?"):
+        calibrate("four-finding=expert")

@@ -10,11 +10,11 @@ from typing import Annotated
 import polars as pl
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bpals.audit import Run
 from bpals.audit import audit as run_audit
+from bpals.cli.progress import bar
 
 
 def audit(
@@ -36,15 +36,15 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the run record as JSON, for a program.")] = False,
 ) -> None:
     """Give every label of a dataset a trust, with a report. With no option: the embedded NIH ChestX-ray14 record."""
-    with _bar() as bar:
-        task = bar.add_task("starting", total=1.0)
+    with bar() as drawn:
+        task = drawn.add_task("starting", total=1.0)
         run = run_audit(
             source,
             mapping=mapping,
             workspace=workspace,
             calibrate=calibrate,
             calibrate_split=calibrate_split,
-            progress=lambda what, share: bar.update(task, description=what, completed=share),
+            progress=lambda what, share: drawn.update(task, description=what, completed=share),
         )
     for notice in run.record["notices"]:
         print(f"note: {notice['message']}", file=sys.stderr)
@@ -52,13 +52,6 @@ def audit(
         print(json.dumps(run.record, indent=1, ensure_ascii=False))
     else:
         _tell(run)
-
-
-def _bar() -> Progress:
-    """Draw a progress bar where somebody watches."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _tell(run: Run) -> None:

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bpals.cli import scoretables
+from bpals.cli.progress import bar
 from bpals.errors import UsageError
 from bpals.report.scorecard import render_scorecard
 from bpals.score.resamples import Resampling
@@ -48,8 +48,8 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
     """Score the trust of an audit against radiologist labels, beside other ways of finding label errors."""
     if as_json and as_markdown:
         raise UsageError("--json and --markdown both want the output. Type one of them")
-    with _bar() as bar:
-        task = bar.add_task("reading the audit", total=1.0)
+    with bar() as drawn:
+        task = drawn.add_task("reading the audit", total=1.0)
         card = scorecard(
             workspace,
             reference=reference or (),
@@ -57,7 +57,7 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
             readers=readers,
             min_readers=min_readers,
             resampling=Resampling(draws=bootstrap, seed=seed),
-            progress=lambda what, share: bar.update(task, description=f"scoring {what}", completed=share),
+            progress=lambda what, share: drawn.update(task, description=f"scoring {what}", completed=share),
         )
     if html is not None:
         _write_page(card, html)
@@ -68,13 +68,6 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
     else:
         _print_tables(card)
     _print_notes(card)
-
-
-def _bar() -> Progress:
-    """Draw a progress bar where somebody watches."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _write_page(card: Scorecard, file: Path) -> None:

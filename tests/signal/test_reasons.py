@@ -106,8 +106,8 @@ def test_what_the_record_gives_stands_beside_what_is_usual(matrices):
     """In whole per cent; where nobody answered that is said instead."""
     pairs = matrices([[1], [0], [0]], [[0.309], [0.011], [np.nan]], findings=("Mass",))
     assert reasons.record_reasons(pairs)[0].to_list() == [
-        "record: the rest of the record gives 31 %; 16.0% is usual for Mass",
-        "record: the rest of the record gives 1 %; 16.0% is usual for Mass",
+        "record: the rest of the record gives 31 %; 16.0 % is usual for Mass",
+        "record: the rest of the record gives 1 %; 16.0 % is usual for Mass",
         "unjudged: no judge answered",
     ]
 

@@ -139,7 +139,8 @@ def record_reasons(pairs: Pairs) -> list[pl.Series]:
     """Say what the judges give beside what is usual, in whole per cent."""
     worded = []
     for column, (finding, usual) in enumerate(zip(pairs.findings, pairs.usual, strict=True)):
-        words = [f"record: the rest of the record gives {p} %; {usual:.1%} is usual for {finding}" for p in range(101)]
+        usually = f"{100 * usual:.1f} % is usual for {finding}"
+        words = [f"record: the rest of the record gives {p} %; {usually}" for p in range(101)]
         words.append("unjudged: no judge answered")
         p = pairs.p_present[:, column]
         picked = np.where(np.isnan(p), 101, np.round(np.nan_to_num(p) * 100)).astype(np.int64)

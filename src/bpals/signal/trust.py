@@ -228,8 +228,9 @@ def _wrong(part: _Part, truth: pl.DataFrame) -> Wrong:
             continue
         said = part.pairs.states[its["row"].to_numpy(), column]
         its = its.with_columns(said=pl.Series(said)).filter(pl.col("said").is_in([0.0, 1.0]))
-        once = its.with_columns(patient=pl.coalesce("patient_id", "image_id"), order=pl.col("image_id").hash(seed=1))
-        once = once.sort("order").unique(["patient", "said"], keep="first", maintain_order=True).sort("row")
+        shuffled = its[np.random.default_rng(1).permutation(its.height)]
+        once = shuffled.with_columns(patient=pl.coalesce("patient_id", "image_id"))
+        once = once.unique(["patient", "said"], keep="first", maintain_order=True).sort("row")
         listed[finding] = (once["row"].to_numpy().astype(np.int64), (once["said"] != once["present"]).to_numpy())
     return listed
 

@@ -312,3 +312,11 @@ def test_a_run_killed_at_any_step_leaves_the_old_set_the_new_one_or_none(tmp_pat
     assert {after for _, after, *_ in killed} == {"old", "WorkspaceError", "new"}
     assert all(rest == ["again", "kept", []] for _, _, *rest in killed)
     assert whole[:2] == [False, "new"]
+
+
+def test_files_that_no_audit_made_are_not_overwritten(tmp_path):
+    """A folder with somebody's own report.html is refused, and the file stays as it was."""
+    (tmp_path / "report.html").write_text("mine", encoding="utf-8")
+    with pytest.raises(WorkspaceError, match=r"holds report\.html that no audit made"), Workspace(tmp_path).writing():
+        pass
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == "mine"

@@ -24,7 +24,7 @@ from bpals.score import references
 from bpals.signal.trust import Signal, estimate
 from bpals.sources import nih, table
 from bpals.sources.mapping import SHIPPED
-from bpals.types import Dataset, Reference
+from bpals.types import Dataset, Notice, Reference
 from bpals.version import VERSION
 from bpals.workspace import Staging, Workspace
 
@@ -39,6 +39,9 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "calibrate_split": ("all", "every expert label of the reference"),
 }
 """What an audit does when it is not told: the value, and why."""
+
+FEW_FILMS = 1000
+"""Below it the judge's answers are hardly better than what is usual for each finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +143,8 @@ def load_source(spec: str, mapping: str | None = None) -> Dataset:
     if kind == "nih":
         if mapping is not None:
             raise UsageError(
-                "--mapping is for tables; the NIH record needs none. Type: bpals audit --source table:FILE"
+                f"--mapping {mapping} is for tables; the NIH record needs none. "
+                f"Type: bpals audit --source table:FILE --mapping {mapping}"
             )
         return nih.load(path or None)
     if kind == "table":
@@ -150,6 +154,8 @@ def load_source(spec: str, mapping: str | None = None) -> Dataset:
                 f"Type: bpals audit --source table:FILE --mapping FILE.toml (or {', '.join(SHIPPED)})"
             )
         return table.load(path, mapping)
+    if Path(spec).is_file():
+        raise UsageError(f"--source {spec} is a file. Type: bpals audit --source table:{spec} --mapping FILE.toml")
     raise UnknownName.of("source", spec, ("nih", "nih:FILE", "table:FILE"), where="--source")
 
 
@@ -193,7 +199,7 @@ def _record(
             "inputs": dict(reference.inputs),
             "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
         }
-    notices = [*dataset.notices, *(reference.notices if reference else ())]
+    notices = [*dataset.notices, *(reference.notices if reference else ()), *_few(dataset)]
     return {
         "bpals": VERSION,
         "command": "bpals audit",
@@ -210,6 +216,15 @@ def _record(
         "flags": _flag_rules(signal),
         "notices": [asdict(notice) for notice in notices],
     }
+
+
+def _few(dataset: Dataset) -> list[Notice]:
+    """Warn where the record is too small to learn much from."""
+    films = dataset.images.height
+    if films >= FEW_FILMS:
+        return []
+    words = f"{films:,} films are few for the record judge, which learns from them: read each trust with care"
+    return [Notice(code="few_films", count=films, message=words)]
 
 
 def _flag_rules(signal: Signal) -> dict[str, Any]:

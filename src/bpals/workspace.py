@@ -91,6 +91,10 @@ class Workspace:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Staging]:
         """Open a staging folder; on leaving without an error, call `seal` to make it real."""
+        if strangers := self._strangers():
+            raise WorkspaceError(
+                f"{self.path} holds {', '.join(strangers)} that no audit made. Name another folder with --workspace DIR"
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("w")
@@ -112,6 +116,12 @@ class Workspace:
                 yield staging
             finally:
                 shutil.rmtree(staging.path, ignore_errors=True)
+
+    def _strangers(self) -> list[str]:
+        """Name files that an audit would overwrite although none has ever been here; every audit leaves its lock."""
+        if (self.path / ".lock").exists() or (self.path / RUN).exists():
+            return []
+        return [name for name in ("report.html", "signal.parquet", "claims.parquet") if (self.path / name).exists()]
 
     def _sweep(self) -> None:
         """Remove what killed runs left behind; the lock says that nobody is using it."""

@@ -62,7 +62,7 @@ def test_it_ends_with_a_table_and_where_to_look(capsys, words, tmp_path):
     assert "No expert label was used" in shown.out
     for name in ("report.html", "signal.parquet"):
         assert str(tmp_path / "audit" / name) in shown.out.replace("\n", "")
-    assert shown.err == ""
+    assert shown.err.startswith("note: 600 films are few for the record judge")
 
 
 def test_what_was_odd_is_noted_beside_the_output(capsys, words, tmp_path):
@@ -75,8 +75,9 @@ def test_what_was_odd_is_noted_beside_the_output(capsys, words, tmp_path):
     shown = capsys.readouterr()
     record = json.loads(shown.out)
     assert record == Workspace(tmp_path / "audit").run
-    assert [notice["count"] for notice in record["notices"]] == [1]
-    assert shown.err == f"note: {record['notices'][0]['message']}\n"
+    assert [(notice["code"], notice["count"]) for notice in record["notices"]][1:] == [("few_films", films.height)]
+    assert record["notices"][0]["count"] == 1
+    assert shown.err == "".join(f"note: {notice['message']}\n" for notice in record["notices"])
 
 
 def test_an_unknown_source_is_answered_with_the_nearest(capsys, tmp_path):
@@ -90,7 +91,8 @@ def test_an_unknown_source_is_answered_with_the_nearest(capsys, tmp_path):
     [
         (["--source", "table:films.csv"], "needs a file and a mapping. Type: bpals audit --source table:FILE"),
         (["--source", "table:", "--mapping", "vindr"], "needs a file and a mapping"),
-        (["--mapping", "vindr"], "--mapping is for tables; the NIH record needs none"),
+        (["--mapping", "vindr"], "--mapping vindr is for tables; the NIH record needs none"),
+        (["--source", __file__], f"is a file. Type: bpals audit --source table:{__file__} --mapping FILE.toml"),
         (["--source", "nih:nowhere.csv"], "nowhere.csv"),
         (["--source", "table:nowhere.csv", "--mapping", "vindr"], "nowhere.csv"),
         (["--source", "table:nowhere.csv", "--mapping", "vinder"], "Did you mean 'vindr'?"),

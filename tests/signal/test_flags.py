@@ -190,9 +190,18 @@ def test_the_docs_give_the_shares_and_the_promise():
     page = (shape.ROOT / "docs" / "signal.md").read_text(encoding="utf-8")
     section = " ".join(page.split("## Flags")[1].split("\n## ")[0].split())
     likely = [f"{100 * LIKELY_SHARE[says]:g} %" for says in ("present", "absent")]
-    following = [f"{100 * (LOW_SHARE[says] - LIKELY_SHARE[says]):g} %" for says in ("present", "absent")]
+    lowest = [f"{100 * LOW_SHARE[says]:g} %" for says in ("present", "absent")]
     assert f"the {likely[0]} of the finding's presences, and the {likely[1]} of its absences" in section
-    assert f"the next {following[0]} of the presences and {following[1]} of the absences" in section
+    assert f"among the lowest {lowest[0]} of the presences and {lowest[1]} of the absences" in section
     assert f"at least {PRECISION:.0%}".replace("%", " %") in section
     assert f"at most {DOUBT:.0%}".replace("%", " %") in section
     assert f"the {FIRST_FLAGS} reviewed claims with the lowest trust, then {flags.WIDER:g} times as many" in section
+
+
+def test_without_reviews_no_claim_that_is_more_likely_right_is_called_mislabelled():
+    """The lowest share is flagged only as far as the trust is below one half."""
+    trust = np.linspace(0.9, 1.0, 1000)
+    rule = flags.rule_by_share("Hernia", "absent", trust)
+    given = flags.apply(rule, trust, trust)
+    assert flags.LIKELY not in given
+    assert flags.SUSPECT in given

@@ -21,7 +21,7 @@ def audit(
     source: Annotated[str | None, typer.Option(help="nih (embedded), nih:FILE or table:FILE.")] = None,
     mapping: Annotated[
         str | None,
-        typer.Option(metavar="FILE.toml|NAME", help="How to read a table: a TOML file, or chexpert, padchest, vindr."),
+        typer.Option(metavar="FILE.toml|NAME", help="How to read a table: a file, or chexpert, padchest, vindr, nih."),
     ] = None,
     workspace: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("audit"),
     calibrate: Annotated[

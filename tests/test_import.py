@@ -23,12 +23,15 @@ HEAVY = {
     "PIL",
     "fastapi",
     "ray",
+    "aiohttp",
+    "sqlalchemy",
+    "transformers",
 }
 
 PROBE = textwrap.dedent(
     """
     import json, logging, os, sys, warnings
-    import jinja2, numpy, polars, rich.console, typer   # what these change is theirs
+    import jinja2, numpy, polars, rich.console, threadpoolctl, typer   # what these change is theirs
 
     def state():
         return {

@@ -12,10 +12,10 @@ GRAPH = shape.import_graph(TREE)
 ROOMS = {"sources", "films", "judges", "signal", "score", "report", "review", "release", "refine"}
 LAYERS = [
     {"cli"},
-    {"audit", "scoring", "bench"},
+    {"audit", "panel", "scoring", "judging", "judgestatus", "lightbox", "comparing", "witness", "bench"},
     ROOMS,
-    {"ledger", "workspace", "registry", "testing"},
-    {"chronology", "provenance"},
+    {"ledger", "workspace", "sealedjudge", "registry", "testing"},
+    {"chronology", "durable", "provenance"},
     {"types", "errors", "findings", "version"},
 ]
 FLOOR = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
@@ -83,6 +83,11 @@ def test_image_judges_cannot_reach_the_claims():
     assert not [
         f"{name} imports {target}" for name in image_judges for target in shape.reachable(GRAPH, name) & sighted
     ]
+
+
+def test_asking_a_judge_reads_no_claim():
+    """judging.py brings judge and dataset together: it takes names of films and findings, and leaves the claims."""
+    assert not [name for name in ("bpals.judging", "bpals.lightbox") if sees_claims(TREE[name])]
 
 
 def sees_claims(module):

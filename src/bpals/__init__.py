@@ -10,12 +10,57 @@
     bpals.mask(signal)           # labels as 1, 0 or NaN where the label is not to be trusted
     bpals.scorecard              # the signal against radiologists
 
+    bpals.run_judge("table:scores.csv")          # an image judge, beside the one that reads the record
+    bpals.compare("mine", "record")              # where two judges differ, and who was right
+
 The functions are documented in docs/api.md, the words in docs/glossary.md.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from bpals.audit import Run, audit, load_signal
+from bpals.judges.plain import judge
 from bpals.scoring import scorecard
 from bpals.signal.weights import mask, weights
 from bpals.version import VERSION as __version__  # noqa: N811  the name that everybody expects
 
-__all__ = ["Run", "__version__", "audit", "load_signal", "mask", "scorecard", "weights"]
+if TYPE_CHECKING:
+    from bpals.comparing import compare
+    from bpals.judges.endpoint import Endpoint
+    from bpals.judging import Order, run_judge
+
+__all__ = [
+    "Endpoint",
+    "Order",
+    "Run",
+    "__version__",
+    "audit",
+    "compare",
+    "judge",
+    "load_signal",
+    "mask",
+    "run_judge",
+    "scorecard",
+    "weights",
+]
+
+_AT_USE = {
+    "Endpoint": "bpals.judges.endpoint",
+    "Order": "bpals.judging",
+    "compare": "bpals.comparing",
+    "run_judge": "bpals.judging",
+}
+"""Names that bring a database or an image library with them, and so are loaded when somebody asks for them."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is loaded at use."""
+    if name in _AT_USE:
+        return getattr(import_module(_AT_USE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List what is loaded and what would be."""
+    return sorted({*globals(), *__all__})

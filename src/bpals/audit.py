@@ -1,4 +1,4 @@
-"""The audit on one screen: a source makes claims, a judge that cannot see them answers, a signal weighs both.
+"""The audit on one screen: a source makes claims, judges that cannot see them answer, a signal weighs both.
 
 Everything is written into a workspace that is whole or does not count.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ from threadpoolctl import threadpool_limits
 from bpals.errors import UnknownName, UsageError
 from bpals.judges import timeline
 from bpals.judges.record import RecordJudge
+from bpals.panel import choose, without_signal
 from bpals.provenance import commit, packages
 from bpals.report.page import Page, render
 from bpals.score import references
 from bpals.signal.trust import Signal, estimate
+from bpals.signal.voices import Panel
 from bpals.sources import nih, table
 from bpals.sources.mapping import SHIPPED
-from bpals.types import Dataset, Notice, Reference
+from bpals.types import Dataset, Notice, Reference, judgments_schema
 from bpals.version import VERSION
 from bpals.workspace import Staging, Workspace
 
@@ -35,6 +37,7 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "source": ("nih", "the embedded NIH record needs no download"),
     "mapping": (None, "the NIH record needs none"),
     "workspace": ("audit", "beside you, in ./audit"),
+    "judges": ("all", "the record judge and every sealed judge of the workspace"),
     "calibrate": (None, "no expert labels were given"),
     "calibrate_split": ("all", "every expert label of the reference"),
 }
@@ -67,20 +70,23 @@ def audit(
     *,
     mapping: str | os.PathLike[str] | None = None,
     workspace: str | os.PathLike[str] | None = None,
+    judges: str | Sequence[str] | None = None,
     calibrate: str | None = None,
     calibrate_split: str | None = None,
     progress: Progress = lambda _what, _share: None,
 ) -> Run:
     """Audit a dataset's labels: give every claim a trust, with its evidence.
 
-    `source` is `nih`, `nih:FILE` or `table:FILE`; `mapping` describes a table; `calibrate` is KIND=PATH, expert labels
-    to fit the trust on, and `calibrate_split` which of them. With none of it: the embedded NIH record, into ./audit.
+    `source` is `nih`, `nih:FILE` or `table:FILE`; `mapping` describes a table; `judges` names the judges to use;
+    `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them. With none of it:
+    the embedded NIH record, the record judge and every judge sealed in the workspace, into ./audit.
     """
     started = time.monotonic()
     given = {
         "source": source,
         "mapping": None if mapping is None else os.fspath(mapping),
         "workspace": None if workspace is None else os.fspath(workspace),
+        "judges": judges if judges is None or isinstance(judges, str) else list(judges),
         "calibrate": calibrate,
         "calibrate_split": calibrate_split,
     }
@@ -89,17 +95,14 @@ def audit(
     home = Workspace(use["workspace"])
     with home.writing() as staging:
         progress("reading the dataset", 0.0)
+        chosen = choose(home, use["judges"])
         dataset = load_source(use["source"], use["mapping"])
         reference = _load_calibration(use, dataset)
-        judge = RecordJudge()
-        judgments = judge.read(
-            dataset.images,
-            dataset.claims,
-            dataset.vocabulary,
-            progress=lambda share: progress("asking the record judge", 0.05 + 0.45 * share),
-        )
-        signal = _weigh(dataset, judge, judgments, reference, progress)
-        record = _record(values, dataset, judge, signal, reference)
+        panel, notices = chosen.seat(dataset, reference)
+        judgments = _ask(chosen.record, dataset, progress)
+        signal = _weigh(dataset, (chosen.record, judgments), panel, reference, progress)
+        notices += without_signal(signal, dataset.vocabulary.findings)
+        record = _record(values, dataset, signal, reference, notices) | {"judges": chosen.entries(signal)}
         progress("writing the tables", 0.85)
         _write_tables(staging, dataset, judgments, signal)
         del judgments
@@ -112,12 +115,29 @@ def audit(
     return Run(workspace=home.path, signal=signal.table, groups=signal.groups, record=sealed)
 
 
+def _ask(judge: RecordJudge | None, dataset: Dataset, progress: Progress) -> pl.DataFrame:
+    """Ask the record judge about every claim; without one there is no answer."""
+    if judge is None:
+        return pl.DataFrame(schema=judgments_schema(dataset.vocabulary))
+    return judge.read(
+        dataset.images,
+        dataset.claims,
+        dataset.vocabulary,
+        progress=lambda share: progress("asking the record judge", 0.05 + 0.45 * share),
+    )
+
+
 def _weigh(
-    dataset: Dataset, judge: RecordJudge, judgments: pl.DataFrame, reference: Reference | None, progress: Progress
+    dataset: Dataset,
+    record: tuple[RecordJudge | None, pl.DataFrame],
+    panel: Panel,
+    reference: Reference | None,
+    progress: Progress,
 ) -> Signal:
-    """Weigh claims and answers; with expert labels, ask the judge about their groups too."""
+    """Weigh claims and answers; with expert labels, ask the record judge about their groups too."""
+    judge, judgments = record
     evidence = group_judgments = None
-    if reference is not None:
+    if reference is not None and judge is not None:
         evidence = timeline.read_record(dataset.images, dataset.claims, dataset.vocabulary).evidence
         if groups := reference.groups_within(dataset.vocabulary):
             group_judgments = judge.read_groups(
@@ -129,7 +149,7 @@ def _weigh(
             )
     progress("weighing claims and answers", 0.75)
     with threadpool_limits(1):
-        return estimate(dataset, judgments, reference, evidence=evidence, group_judgments=group_judgments)
+        return estimate(dataset, judgments, reference, evidence=evidence, group_judgments=group_judgments, panel=panel)
 
 
 def load_signal(workspace: str | os.PathLike[str] = "audit") -> pl.DataFrame:
@@ -184,7 +204,11 @@ def _values(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _record(
-    values: Mapping[str, Any], dataset: Dataset, judge: RecordJudge, signal: Signal, reference: Reference | None
+    values: Mapping[str, Any],
+    dataset: Dataset,
+    signal: Signal,
+    reference: Reference | None,
+    noticed: Sequence[Notice],
 ) -> dict[str, Any]:
     """Write down what the audit read and decided."""
     head, dirty = commit()
@@ -199,7 +223,7 @@ def _record(
             "inputs": dict(reference.inputs),
             "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
         }
-    notices = [*dataset.notices, *(reference.notices if reference else ()), *_few(dataset)]
+    notices = [*dataset.notices, *(reference.notices if reference else ()), *noticed, *_few(dataset)]
     return {
         "bpals": VERSION,
         "command": "bpals audit",
@@ -211,7 +235,6 @@ def _record(
         "commit": head,
         "dirty": dirty,
         "packages": packages(),
-        "judges": [asdict(judge.card)],
         "calibration": calibration,
         "flags": _flag_rules(signal),
         "notices": [asdict(notice) for notice in notices],
@@ -240,7 +263,8 @@ def _write_tables(staging: Staging, dataset: Dataset, judgments: pl.DataFrame, s
     """Write every table of the workspace."""
     staging.write_table("images.parquet", dataset.images)
     staging.write_table("claims.parquet", dataset.claims)
-    staging.write_table("judgments/record.parquet", judgments)
+    if not judgments.is_empty():
+        staging.write_table("judgments/record.parquet", judgments)
     staging.write_table("signal.parquet", signal.table)
     if signal.groups is not None:
         staging.write_table("groups.parquet", signal.groups)

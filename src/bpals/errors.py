@@ -6,6 +6,9 @@ BpalsError
     MissingExtra    an optional package is not installed; the message has the line to type
   SourceError       a dataset is not what its loader expects
   TruthError        an expert label file is not what its loader expects
+  FilmError         a folder or archive of films cannot be used at all
+  JudgeError        a judge cannot be asked at all: a wrong address, a key refused, an image that does not arrive
+  Stopped           a run stopped before its end; what is done is kept, the same command goes on
   WorkspaceError    a workspace is missing, half-written, busy or of another version
   ContractBroken    a source, judge or signal that somebody wrote does not keep its promise
 
@@ -55,6 +58,18 @@ class SourceError(BpalsError):
 
 class TruthError(BpalsError):
     """An expert label file is not what its loader expects."""
+
+
+class FilmError(BpalsError):
+    """A folder or archive of films cannot be used at all."""
+
+
+class JudgeError(BpalsError):
+    """A judge cannot be asked at all: a wrong address, a key refused, an image that does not arrive."""
+
+
+class Stopped(BpalsError):
+    """A run stopped before its end; what is done is kept, and the same command goes on. The exit code is 3."""
 
 
 class WorkspaceError(BpalsError):

@@ -75,11 +75,11 @@ def scorecard(
     audit = Workspace(workspace).open()
     drawn = resampling or Resampling()
     audited = _audited(audit)
-    vocabulary = _vocabulary(audited.claims)
+    vocabulary = vocabulary_of(audited.claims)
     loaded = [_load(spec, vocabulary, split, min_readers) for spec in specs]
     read = None if readers is None else references.load_reads(Path(readers), vocabulary=vocabulary, split=split)
     card = Scorecard(meta=_meta(audit, specs, split, drawn))
-    for name, each in zip(_names(specs), loaded, strict=True):
+    for name, each in zip(reference_names(specs), loaded, strict=True):
         _score(card, {"reference": name, "split": split}, each, (audited, drawn, progress))
     if read is not None:
         progress("readers", 0.0)
@@ -115,14 +115,14 @@ def _load(spec: str, vocabulary: Vocabulary, split: str, min_readers: int | None
     return references.load(spec, vocabulary=vocabulary, split=split, boxes=boxes, min_readers=min_readers)
 
 
-def _names(specs: Sequence[str]) -> list[str]:
+def reference_names(specs: Sequence[str]) -> list[str]:
     """Call each reference by its kind, and by its file too where one kind comes twice."""
     parsed = [references.parse(spec) for spec in specs]
     kinds = [kind for kind, _ in parsed]
     return [f"{kind}={path.name}" if path and kinds.count(kind) > 1 else kind for kind, path in parsed]
 
 
-def _vocabulary(claims: pl.DataFrame) -> Vocabulary:
+def vocabulary_of(claims: pl.DataFrame) -> Vocabulary:
     """The findings of the workspace: those of its claims."""
     dtype = claims.schema["finding"]
     audited = tuple(dtype.categories if isinstance(dtype, pl.Enum) else claims["finding"].unique(maintain_order=True))

@@ -2,15 +2,21 @@
 
 Dataset    sources   images and claims of one dataset
 Claim      sources   a dataset says a finding is present, absent or uncertain; silence is no row
-Judgment   judges    what a judge that cannot see the claim answers
+Film       films     the pixels of one image, as a judge is shown them
+Question   judges    what is asked about a film: a finding or a topic of the film, in one polarity
+Reply      judges    what came back to one question; a failure is a reply without a number
+Judgment   judges    what a judge that cannot see the claim answers, pair by pair
 Truth      score     what experts say, pair by pair, for scoring and for calibration
 Trust      signal    how far to trust each claim, with reasons: the product
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import polars as pl
 
@@ -21,6 +27,10 @@ KIND = pl.Enum(["image", "record"])
 OUTCOME = pl.Enum(["answered", "abstained", "refused", "unparsed", "unsupported", "failed"])
 FLAG = pl.Enum(["likely_mislabelled", "suspect", "hard", "trusted", "unjudged"])
 DEVICES = pl.Enum(["present", "absent", "unknown"])
+
+Outcome = Literal["answered", "abstained", "refused", "unparsed", "unsupported", "failed"]
+Polarity = Literal["present", "absent"]
+Trained = Literal["yes", "no", "unknown"]
 
 IMAGES = pl.Schema(
     {
@@ -58,6 +68,48 @@ def judgments_schema(vocabulary: Vocabulary) -> pl.Schema:
         }
     )
 
+
+def answers_schema(vocabulary: Vocabulary) -> pl.Schema:
+    """What the sealed table of an image judge holds: JUDGMENTS, and what its probability was made of."""
+    schema = judgments_schema(vocabulary)
+    schema.update(
+        {
+            "logit_present": pl.Float64(),  # log P(yes) - log P(no) to "does it show ...", null where there is none
+            "logit_absent": pl.Float64(),  # the same to "is it free of ..."
+            "mass": pl.Float64(),  # P(yes) + P(no), the smaller of the two questions'
+            "why": pl.String(),  # null if answered, else what happened, in words
+        }
+    )
+    return schema
+
+
+FILM_ANSWERS = pl.Schema(
+    {
+        "image_id": pl.String(),
+        "topic": pl.String(),  # what was asked of the film itself: devices, quality
+        "outcome": OUTCOME,
+        "p_present": pl.Float64(),
+        "logit_present": pl.Float64(),
+        "logit_absent": pl.Float64(),
+        "why": pl.String(),
+    }
+)
+"""What an image judge says of the film itself, not of a finding: one row a film and topic."""
+
+SKILL = pl.Schema(
+    {
+        "judge": pl.String,
+        "finding": pl.String,
+        "against": pl.String,  # `experts` where there are expert reads of the finding, else `claims`
+        "n": pl.Int64,
+        "positives": pl.Int64,
+        "auroc": pl.Float64,
+        "low": pl.Float64,  # 95 % interval, patients drawn whole
+        "high": pl.Float64,
+        "signal": pl.Boolean,  # false where the interval includes .5: such a judge does not move the trust
+    }
+)
+"""How well a judge tells films with a finding from films without: one row a judge and finding."""
 
 TRUTH = pl.Schema(
     {
@@ -141,11 +193,130 @@ class JudgeCard:
     """Who a judge is: what a reader must know before believing it."""
 
     judge: str
+    """What it is called in a workspace; the name does not change who it is."""
     kind: str
+    """`image` or `record`."""
     version: str
-    fingerprint: str
-    trained_on_target: bool
-    evidence: str
-    """How we know whether it was trained on the labels it judges."""
-    licence: str
+    model: str = ""
+    revision: str = ""
+    """The commit of the weights; empty where nobody said."""
+    engine: str = ""
+    """What runs it, with its version: `openai-compatible`, `transformers 5.22.0`."""
+    pack: str = ""
+    """The prompt pack, `name@version sha256:...`; empty where nothing is asked in words."""
+    preparation: Mapping[str, object] = field(default_factory=dict)
+    """What is done to a film before the judge sees it: side, codec, interpolation."""
     settings: Mapping[str, object] = field(default_factory=dict)
+    """Everything else that could change an answer: decoding, layout, device, dtype."""
+    polarities: tuple[Polarity, ...] = ("present", "absent")
+    trained_on_target: Trained = "unknown"
+    evidence: str = ""
+    """How we know whether it was trained on the labels it judges."""
+    licence: str = "unknown"
+    commercial_use: Trained = "unknown"
+    """Whether its licence allows commercial use; `no` keeps it out of commercial editions."""
+    observed: Mapping[str, object] = field(default_factory=dict)
+    """What the self-test saw. It is written down, and does not change who the judge is."""
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """Everything that could change an answer: what the fingerprint is made of."""
+        names = ("kind", "version", "model", "revision", "engine", "pack", "preparation", "settings", "polarities")
+        whole = asdict(self)
+        return {name: whole[name] for name in names}
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the identity: two judges with the same one give the same answers."""
+        written = json.dumps(self.identity, sort_keys=True, ensure_ascii=False).encode()
+        return "sha256:" + hashlib.sha256(written).hexdigest()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Write the card out, with its fingerprint."""
+        return {**asdict(self), "fingerprint": self.fingerprint}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Film:
+    """One film as an image judge sees it: pixels, and no file name, patient or label."""
+
+    sha256: str
+    """Of the file's bytes: which film this is."""
+    png: bytes
+    """The prepared pixels, grey, encoded anew: no tag of the file is in it."""
+    width_px: int
+    height_px: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a film cannot be shown to a judge."""
+
+    code: str
+    """One word for counting: `truncated`, `blank`, `missing`."""
+    message: str
+    """What is wrong with it, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question about a film."""
+
+    subject: str
+    """A finding of the vocabulary, or a topic of the film such as `devices`."""
+    about: Literal["finding", "film"] = "finding"
+    polarity: Polarity = "present"
+    wording: str = "a"
+    text: str = ""
+    """What is asked, word for word; empty for a judge that is not asked in words."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what is asked."""
+        asked = f"{self.about}\0{self.subject}\0{self.polarity}\0{self.wording}\0{self.text}"
+        return hashlib.sha256(asked.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one reply."""
+
+    prompt: int = 0
+    cached: int = 0
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came back to one question."""
+
+    outcome: Outcome
+    logit: float | None = None
+    """log P(yes) - log P(no) to the question as asked; filled exactly if answered."""
+    mass: float | None = None
+    """P(yes) + P(no) before they are compared; below .9 the model wanted to say something else."""
+    method: str = ""
+    """How the logit was got: token_ids, top_k, sampled, joint, exact, contrastive, score."""
+    why: str = ""
+    """What happened, in words, where it did not answer."""
+    text: str = ""
+    top: tuple[tuple[str, float], ...] = ()
+    """The raw evidence: tokens and their log-probs."""
+    usage: Usage = field(default_factory=Usage)
+    latency_s: float = 0.0
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgment:
+    """What an asked judge says of one finding, or one topic, of one film: a row of its table to be."""
+
+    subject: str
+    about: Literal["finding", "film"]
+    outcome: Outcome
+    p_present: float | None
+    """sigmoid((logit_present - logit_absent) / 2), filled exactly if answered: raw, never fitted, never corrected."""
+    logit_present: float | None = None
+    logit_absent: float | None = None
+    mass: float | None = None
+    why: str | None = None

@@ -2,40 +2,38 @@
 
     claims.parquet  judgments/<judge>.parquet  signal.parquet  report.html  run.json
     groups.parquet  calibration.parquet        where the audit was calibrated on expert labels
+    judgments/<judge>.json                     an image judge that was sealed here, beside any audit
 
 An audit writes into a staging folder, moves each file into its place and writes `run.json` last. `run.json`
 names every file with its sha256; a set that does not match it counts as none. So a reader sees the whole old
 output, the whole new one, or a WorkspaceError. The ledger, `ledger.sqlite`, is never touched here.
+
+An image judge is sealed by itself, beside the audit: see `sealedjudge.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from bpals.durable import named, names_files, parquet, sha256, sync_folder, write_durably
 from bpals.errors import WorkspaceError
-
-FORMAT = 1
-"""The version of the folder's layout; a workspace of another format is refused, never guessed at."""
+from bpals.sealedjudge import FILMS, FORMAT, SealedJudge, judge_names, open_judge, seal_judge, unsealed
 
 RUN = "run.json"
+REMEMBERED = "remembered.json"
+"""What was given once to a command and holds for the workspace: where the films are, which dataset it is."""
 AGAIN = "Type: bpals audit --workspace {}"
-
-
-def sha256(content: bytes) -> str:
-    """Hash bytes; the algorithm stands in front, so that it can change one day."""
-    return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 class Workspace:
@@ -56,7 +54,8 @@ class Workspace:
         try:
             text = (self.path / RUN).read_bytes()
         except FileNotFoundError:
-            state = "is half-written" if self.path.is_dir() and any(self.path.iterdir()) else "holds no audit"
+            begun = (self.path / ".lock").exists() or bool(self._strangers())
+            state = "is half-written" if begun else "holds no audit"
             raise WorkspaceError(f"{self.path} {state}: there is no {RUN}. {again}") from None
         except OSError as error:
             raise WorkspaceError(f"{self.path / RUN} cannot be read: {error.strerror}. {again}") from None
@@ -70,7 +69,7 @@ class Workspace:
                 f"{self.path} was written by bpals {run.get('bpals', '?')} in format {written}; "
                 f"this bpals reads format {FORMAT}. {again}"
             )
-        if not _names_files(run):
+        if not names_files(run):
             raise WorkspaceError(f"{self.path / RUN} does not name its files: it is damaged. {again}")
         return dict(run)
 
@@ -87,6 +86,34 @@ class Workspace:
         for name in sealed.run["files"]:
             sealed.read(name)
         return sealed
+
+    def remember(self, **facts: str | None) -> None:
+        """Keep what was given once, such as where the films are, for the commands that come later."""
+        kept = {**self._remembered(), **facts}
+        part = self.path / f".{REMEMBERED}.part"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_durably(part, json.dumps(kept, indent=1, ensure_ascii=False).encode())
+            part.replace(self.path / REMEMBERED)
+            sync_folder(self.path)
+        except OSError as error:
+            raise WorkspaceError(
+                f"{self.path} cannot be written: {error.strerror}. Name another with --workspace DIR"
+            ) from None
+
+    def remembered(self, fact: str) -> str | None:
+        """Give what was kept, if anything was."""
+        return self._remembered().get(fact)
+
+    def _remembered(self) -> dict[str, str | None]:
+        try:
+            return dict(json.loads((self.path / REMEMBERED).read_bytes()))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except (OSError, ValueError, TypeError):
+            raise WorkspaceError(
+                f"{self.path / REMEMBERED} cannot be read. Remove it, and name what it held again: --images PATH"
+            ) from None
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Staging]:
@@ -116,6 +143,33 @@ class Workspace:
                 yield staging
             finally:
                 shutil.rmtree(staging.path, ignore_errors=True)
+
+    def seal_judge(
+        self,
+        name: str,
+        card: Mapping[str, Any],
+        answers: pl.DataFrame,
+        films: pl.DataFrame | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write a judge's whole output durably, its record last; give the path of that record."""
+        return seal_judge(self.path, name, card, {"": answers, FILMS: films}, extra or {})
+
+    def judge_names(self) -> list[str]:
+        """Name the judges that have a record here, whole or not."""
+        return judge_names(self.path)
+
+    def unsealed(self) -> list[str]:
+        """Name the judges whose answers lie here without a record: they were being sealed, and do not count."""
+        return unsealed(self.path)
+
+    def judge(self, name: str) -> SealedJudge:
+        """Open one sealed judge; its record must be whole and its files those that it names."""
+        return open_judge(self.path, name)
+
+    def judges(self) -> list[SealedJudge]:
+        """Give every sealed judge, by name; one that is broken is an error, never left out in silence."""
+        return [self.judge(name) for name in self.judge_names()]
 
     def _strangers(self) -> list[str]:
         """Name files that an audit would overwrite although none has ever been here; every audit leaves its lock."""
@@ -170,24 +224,21 @@ class Staging:
         """Write one file durably into the staging folder."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write_durably(target, content)
+        write_durably(target, content)
         self.names.append(name)
 
     def write_table(self, name: str, table: pl.DataFrame) -> None:
         """Write one Parquet table; the same table gives the same bytes."""
-        buffer = io.BytesIO()
-        table.write_parquet(buffer, compression="zstd", statistics=True, row_group_size=262_144)
-        self.write(name, buffer.getvalue())
+        self.write(name, parquet(table))
 
     def seal(self, run: dict[str, Any]) -> dict[str, Any]:
         """Move every file into its place, then write `run.json`, which makes the set count; give what it says."""
         home = self.workspace.path
-        files = {}
+        files: dict[str, Any] = {}
         for name in self.names:
-            content = (self.path / name).read_bytes()
-            files[name] = {"sha256": sha256(content), "bytes": len(content)}
+            files |= named({name: (self.path / name).read_bytes()})
         record = json.dumps({"format": FORMAT, **run, "files": files}, indent=1, ensure_ascii=False)
-        _write_durably(self.path / RUN, record.encode())
+        write_durably(self.path / RUN, record.encode())
         for name in self.names:
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (self.path / name).replace(home / name)
@@ -195,27 +246,7 @@ class Staging:
         for name in self.workspace.files() - set(self.names):
             (home / name).unlink(missing_ok=True)
         for folder in {(home / name).parent for name in self.names}:
-            _sync_folder(folder)
+            sync_folder(folder)
         (self.path / RUN).replace(home / RUN)
-        _sync_folder(home)
+        sync_folder(home)
         return dict(json.loads(record))
-
-
-def _names_files(run: dict[str, Any]) -> bool:
-    files = run.get("files")
-    return isinstance(files, dict) and all(isinstance(f, dict) and "sha256" in f for f in files.values())
-
-
-def _write_durably(target: Path, content: bytes) -> None:
-    with target.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

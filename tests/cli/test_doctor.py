@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import shape
-from bpals.cli.doctor import EXTRAS, _embedded_record
+from bpals.cli.doctor import EXTRAS, _embedded_record, _ledger_place, _sqlite
 from bpals.cli.main import obey
 from bpals.version import VERSION
 
@@ -71,3 +71,20 @@ def test_a_person_reads_a_table(capsys):
     assert "embedded record" in shown
     assert all(extra.name in shown for extra in EXTRAS)
     assert any(f"pip install 'bpals[{extra.name}]'" in shown for extra in EXTRAS if extra.missing)
+
+
+def test_a_folder_on_a_network_is_told_before_a_ledger_is_made(tmp_path):
+    """R20: on NFS the doctor says why no ledger may lie there, and what to do."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"server:/share {tmp_path} nfs4 rw 0 0\n", encoding="utf-8")
+    check = _ledger_place(tmp_path, mounts)
+    assert check.state == "missing"
+    assert "nfs4" in check.found
+    assert "--workspace DIR" in check.next
+    assert _ledger_place(tmp_path, tmp_path / "nothing").state == "ok"
+
+
+def test_an_old_sqlite_is_told():
+    """R23: below 3.51.3 the doctor says that one process writes at a time; from then on it gives the version."""
+    assert "refuses a second" in _sqlite((3, 40, 1)).found
+    assert _sqlite((3, 51, 3)).found.startswith("3.51.3")

@@ -15,7 +15,8 @@ from bpals.judges import timeline
 from bpals.judges.network import Training
 from bpals.judges.record import STUDENT_T, RecordJudge
 from bpals.sources import nih
-from bpals.testing import PAIR, check_judgments, check_record_judge, flipped, moved, sample_claims, tiny_dataset
+from bpals.testing import check_judgments, check_record_judge, flipped, moved, sample_claims, tiny_dataset
+from bpals.testing.tables import PAIR
 from bpals.types import SAYS, judgments_schema
 
 FLIPS = {"present": 10, "absent": 14}
@@ -274,7 +275,7 @@ def test_progress_grows_and_the_card_says_who_answers():
     assert told == [0.0, 0.2, 0.4, 0.6, 0.8]
     card = RecordJudge().card
     assert card.kind == "record"
-    assert card.trained_on_target
+    assert card.trained_on_target == "yes"
     assert card.settings["networks"] == RecordJudge().networks
     assert card.fingerprint == RecordJudge().card.fingerprint
     others = [RecordJudge(seed=1), RecordJudge(folds=4), RecordJudge(training=Training(epochs=1))]

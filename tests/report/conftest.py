@@ -5,12 +5,18 @@ import dataclasses
 import numpy as np
 import polars as pl
 import pytest
+import twojudges
 
+import bpals
 from bpals.findings import Vocabulary
 from bpals.report.page import Page
+from bpals.score.resamples import Resampling
+from bpals.testing import tiny_film
 from bpals.types import DEVICES, FLAG, IMAGES, SAYS, Dataset, Notice, claims_schema, signal_schema
 
 FINDINGS = ("Effusion", "Nodule", "Pleural_Thickening")
+ATTACK = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&{{ 7*7 }}"
+"""A text that tries to break out of a page."""
 
 
 def make_images(patients=40, longest=30):
@@ -103,7 +109,7 @@ def make_run(**changes):
         "kind": "record",
         "version": "1",
         "fingerprint": "record:9f8e",
-        "trained_on_target": True,
+        "trained_on_target": "yes",
         "evidence": "cross-fitted by patient",
         "licence": "Apache-2.0",
         "settings": {"folds": 5},
@@ -126,6 +132,27 @@ def make_run(**changes):
         "seconds": 41.3,
     }
     return run | changes
+
+
+SKILL = {
+    "finding": "Pleural_Thickening", "against": "claims", "n": 22433, "positives": 734, "auroc": 0.7889, "low": 0.766,
+    "high": 0.81, "signal": True, "weight": 0.6,
+}  # fmt: skip
+CHANCE = {"finding": "Mass", "auroc": 0.51, "low": 0.4, "high": 0.6, "signal": False, "weight": 0.0}
+TOO_FEW = {"finding": "Hernia", "auroc": None, "low": None, "high": None, "signal": False, "weight": None}
+
+
+def make_judge(**changes):
+    """An entry of run.json for an image judge."""
+    entry = {
+        "judge": "eye", "kind": "image", "version": "1", "model": "some/model", "revision": "abc123",
+        "engine": "llama", "pack": "cxr@1", "preparation": {"side": 512}, "settings": {}, "trained_on_target": "no",
+        "evidence": "so it says",
+        "licence": "CC-BY-NC-4.0", "commercial_use": "no", "fingerprint": "sha256:77", "sealed": "sha256:88",
+        "counts": {"answered": 900, "refused": 100}, "effective_weight": 0.25,
+        "skill": [SKILL, SKILL | CHANCE, SKILL | TOO_FEW],
+    }  # fmt: skip
+    return entry | changes
 
 
 CALIBRATION = {
@@ -191,7 +218,7 @@ def calibrated_page(dataset, signal):
     groups = signal.filter(pl.col("finding") == "Nodule").with_columns(
         finding=pl.lit("Nodule or mass").cast(pl.Enum(["Nodule or mass"]))
     )
-    run = make_run(calibration=CALIBRATION)
+    run = make_run(calibration=CALIBRATION, judges=[*make_run()["judges"], make_judge()])
     return Page(dataset=dataset, signal=signal, groups=groups, run=run, scores=make_scores(), reliability=RELIABILITY)
 
 
@@ -209,7 +236,7 @@ def patientless_page(dataset):
 @pytest.fixture(scope="session")
 def hostile_page():
     """What an audit shows when every text of the dataset tries to break out of the page."""
-    attack = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&{{ 7*7 }}"
+    attack = ATTACK
     images = make_images(patients=6, longest=3).with_columns(
         pl.concat_str("image_id", pl.lit(attack)).alias("image_id"),
         pl.concat_str("patient_id", pl.lit(attack)).alias("patient_id"),
@@ -239,6 +266,38 @@ def hostile_page():
     return Page(dataset=dataset, signal=signal, groups=None, run=run, scores=scores)
 
 
+@pytest.fixture(scope="session")
+def comparison(tmp_path_factory):
+    """What the page of a comparison shows: a table judge and a stub with all six outcomes, made-up films, experts."""
+    folder = twojudges.make_workspace(tmp_path_factory.mktemp("compared") / "mine")
+    tokens = {"prompt": 600_000, "cached": 500_000, "output": 3600}
+    tally = {"films": 600, "attempts": 3700, "tokens": tokens, "seconds": 1200.0}
+    drift = {"questions": 20, "compared": 20, "mean": 0.012, "largest": 0.055, "other_outcome": 0, "beyond": 0}
+    twojudges.seal_stub(folder, tally=tally, drift=drift)
+    few = Resampling(draws=100)
+    found = bpals.compare("sharp", "stub", workspace=folder, reference=twojudges.EXPERTS, resampling=few).as_dict()
+    pictures = [tiny_film().png, "the file is truncated", None, *(tiny_film(seed=seed).png for seed in range(1, 10))]
+    shown = enumerate(zip(found["films"], pictures, strict=True), 1)
+    return found | {"films": [{**film, "place": place, "picture": picture} for place, (film, picture) in shown]}
+
+
+@pytest.fixture(scope="session")
+def hostile_comparison(comparison):
+    """The same when every text in it tries to break out of the page."""
+    judges = {comparison["a"]: f"a{ATTACK}", comparison["b"]: f"b{ATTACK}"}
+
+    def spoil(value):
+        if isinstance(value, dict):
+            return {name: spoil(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [spoil(each) for each in value]
+        if not isinstance(value, str) or value in ("labels", "mean"):
+            return value
+        return judges.get(value, f"{value}{ATTACK}")
+
+    return spoil(comparison)
+
+
 @pytest.fixture
 def small():
     """The makers, for a test that needs a dataset of its own."""
@@ -252,6 +311,7 @@ class Makers:
     dataset = staticmethod(make_dataset)
     signal = staticmethod(make_signal)
     run = staticmethod(make_run)
+    judge = staticmethod(make_judge)
     scores = staticmethod(make_scores)
     reliability = RELIABILITY
     findings = FINDINGS

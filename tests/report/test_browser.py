@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from bpals.report.compare import render_comparison
 from bpals.report.page import render
 from bpals.report.scorecard import render_scorecard
 
@@ -19,7 +20,9 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PAGES = ["page", "calibrated_page", "patientless_page", "hostile_page", "scorecard"]
+PAGES = [
+    "page", "calibrated_page", "patientless_page", "hostile_page", "scorecard", "comparison", "hostile_comparison",
+]  # fmt: skip
 WIDTHS = {"phone": 390, "desk": 1280}
 PAPER_PX = 687
 """A4 less the margins of the style sheet, at 96 dots an inch."""
@@ -68,6 +71,8 @@ def files(request, tmp_path_factory):
     for name in PAGES:
         if name == "scorecard":
             html = render_scorecard(scored.scores, scored.reliability, {"bpals": "0.1.0"})
+        elif name.endswith("comparison"):
+            html = render_comparison(request.getfixturevalue(name))
         else:
             html = render(request.getfixturevalue(name))
         (folder / f"{name}.html").write_text(html, encoding="utf-8")

@@ -112,7 +112,19 @@ def test_the_headline_has_the_figures_that_matter(page):
 
 def test_sections_come_in_the_order_of_a_reader(page):
     """From what was audited to what to type next."""
-    order = ["audited", "trust", "spread", "who", "suspects", "reading", "experts", "limits", "origin", "next"]
+    order = [
+        "audited",
+        "trust",
+        "spread",
+        "who",
+        "suspects",
+        "reading",
+        "experts",
+        "judges",
+        "limits",
+        "origin",
+        "next",
+    ]
     assert Skeleton(render(page)).ids == order
 
 

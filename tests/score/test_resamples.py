@@ -56,3 +56,24 @@ def test_a_resampling_that_cannot_be_is_refused(setting, next_step):
     """With what to type instead."""
     with pytest.raises(UsageError, match=next_step):
         Resampling(**setting)
+
+
+def test_a_bootstrap_of_sums_is_one_product():
+    """Adding up by patient first gives what weighing each pair gives; the first row is without a draw."""
+    rng = np.random.default_rng(3)
+    patients, value = rng.integers(0, 30, 200), rng.normal(size=200)
+    resamples = Resamples.of(np.arange(30), Resampling(draws=40, seed=2))
+    totals = resamples.totals(resamples.add_up(patients, [value, value > 0]))
+    weights = resamples.counts[:, patients].astype(float)
+    assert totals.shape == (41, 2)
+    assert totals[0] == pytest.approx([value.sum(), (value > 0).sum()])
+    assert totals[1:, 0] == pytest.approx(weights @ value)
+    assert totals[1:, 1] == pytest.approx(weights @ (value > 0))
+
+
+def test_patients_without_a_pair_add_nothing():
+    """Draws over all patients serve a finding that few of them were read for."""
+    resamples = Resamples.of(np.arange(30), Resampling(draws=5))
+    sums = resamples.add_up(np.array([4, 4]), [np.array([1.0, 2.0])])
+    assert (resamples.totals(sums)[1:, 0] == 3 * resamples.counts[:, 4]).all()
+    assert (resamples.totals(np.zeros((30, 2))) == 0).all()

@@ -4,8 +4,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from bpals.signal.devices import read_devices
 from bpals.signal.pairs import Pairs
-from bpals.types import KIND, OUTCOME, TRUTH, Reference, judgments_schema
+from bpals.signal.voices import Panel, hear
+from bpals.types import KIND, OUTCOME, SKILL, TRUTH, Reference, judgments_schema
 
 
 @pytest.fixture(scope="session")
@@ -63,3 +65,46 @@ def matrices():
         )
 
     return matrices
+
+
+@pytest.fixture(scope="session")
+def seen():
+    """Make an image judge's answers: `strength` is how far they follow the claims, `share` how many films it saw."""
+
+    def seen(dataset, *, judge="eye", seed=0, strength=2.0, share=1.0):
+        draw = np.random.default_rng([seed, 5])
+        n = dataset.claims.height
+        claimed = (dataset.claims["says"] == "present").to_numpy()
+        films = dataset.images.select("image_id", saw=pl.Series(draw.random(dataset.images.height) < share))
+        p = 1 / (1 + np.exp(-(draw.normal(0.0, 1.0, n) + strength * claimed)))
+        answers = dataset.claims.select(
+            "image_id",
+            "finding",
+            judge=pl.lit(judge),
+            outcome=pl.lit("answered", dtype=OUTCOME),
+            p_present=pl.Series(p),
+        )
+        return answers.join(films.filter("saw"), on="image_id", how="semi", maintain_order="left")
+
+    return seen
+
+
+@pytest.fixture(scope="session")
+def panel():
+    """Seat judges, a table of answers each; `heeded` names the findings on which one has a signal, by default all."""
+
+    def panel(dataset, *tables, heeded=None, fold=None, asked=()):
+        def measure(judge, findings, _given, _states):
+            told = (heeded or {}).get(judge, findings)
+            rows = [(judge, name, "claims", 9, 3, 0.8, 0.7, 0.9, name in told) for name in findings]
+            return pl.DataFrame(rows, schema=SKILL, orient="row")
+
+        findings = dataset.vocabulary.findings
+        return Panel(
+            voices=tuple(hear(table["judge"][0], table, dataset.images, findings) for table in tables),
+            measure=measure,
+            fold=np.zeros(dataset.images.height, dtype=np.int64) if fold is None else fold,
+            devices=read_devices(dataset.images, asked),
+        )
+
+    return panel

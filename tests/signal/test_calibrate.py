@@ -11,6 +11,7 @@ import shape
 from bpals.signal import calibrate
 from bpals.signal.calibrate import Context, Reviewed, designs, fold_of_patient
 from bpals.signal.pairs import logit, sigmoid
+from bpals.signal.ridge import newton
 
 FINDING = "F0"
 
@@ -225,7 +226,7 @@ def test_the_fit_is_the_minimum():
     draw = np.random.default_rng(0)
     inputs, start = draw.normal(size=(200, 4)), draw.normal(size=200)
     present, ridge = (draw.random(200) < 0.3).astype(float), np.array([1.0, 3.0, 3.0, 3.0])
-    weights, _ = calibrate._newton(inputs, start, present, ridge)
+    weights, _ = newton(inputs, start, present, ridge)
     slope = inputs.T @ (sigmoid(inputs @ weights + start) - present) + ridge * weights
     assert np.abs(slope).max() < 1e-4
 

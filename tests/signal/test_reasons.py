@@ -10,9 +10,11 @@ import pytest
 import shape
 from bpals.findings import Group
 from bpals.signal import reasons
+from bpals.signal.devices import Asked
+from bpals.signal.pairs import lay_out
 from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
-from bpals.types import IMAGES
+from bpals.types import FILM_ANSWERS, IMAGES, judgments_schema
 
 STATES = {"+": 1.0, "-": 0.0, "?": 0.5, ".": np.nan}
 
@@ -105,11 +107,31 @@ def test_a_co_label_is_named_where_it_makes_the_finding_more_common(matrices):
 def test_what_the_record_gives_stands_beside_what_is_usual(matrices):
     """In whole per cent; where nobody answered that is said instead."""
     pairs = matrices([[1], [0], [0]], [[0.309], [0.011], [np.nan]], findings=("Mass",))
-    assert reasons.record_reasons(pairs)[0].to_list() == [
+    assert reasons.record_reasons(pairs, pairs)[0].to_list() == [
         "record: the rest of the record gives 31 %; 16.0 % is usual for Mass",
         "record: the rest of the record gives 1 %; 16.0 % is usual for Mass",
         "unjudged: no judge answered",
     ]
+
+
+def test_a_judge_that_is_heeded_stands_beside_what_is_usual_for_it(panel, seen):
+    """In whole per cent, and only where it is heeded and answered."""
+    dataset = tiny_dataset()
+    answers = seen(dataset, share=0.5)
+    (voice,), _ = panel(dataset, answers, heeded={"eye": ("Mass",)}).heed(lay_out_nobody(dataset))
+    of_effusion, _, of_mass = reasons.judge_reasons(voice, dataset.vocabulary.findings)
+    its = answers.filter(pl.col("finding") == "Mass")
+    usual, film = 100 * its["p_present"].mean(), dataset.images["image_id"].to_list().index(its["image_id"][0])
+    assert of_mass[film] == f"judge: eye gives {100 * its['p_present'][0]:.0f} %; {usual:.1f} % is usual for it"
+    assert of_mass.null_count() == dataset.images.height - its.height > 0
+    assert of_effusion.null_count() == dataset.images.height
+
+
+def lay_out_nobody(dataset):
+    """The claims of a dataset without an answer."""
+    return lay_out(
+        dataset.images, dataset.claims, pl.DataFrame(schema=judgments_schema(dataset.vocabulary)), dataset.vocabulary
+    )
 
 
 def test_nothing_is_said_about_nothing(matrices):
@@ -119,13 +141,13 @@ def test_nothing_is_said_about_nothing(matrices):
     for made in (
         reasons.timeline_reasons(pairs, images),
         reasons.colabel_reasons(pairs),
-        reasons.record_reasons(pairs),
+        reasons.record_reasons(pairs, pairs),
     ):
         assert [len(series) for series in made] == [0, 0]
 
 
 @pytest.fixture(scope="module")
-def every_reason(judged, reviews):
+def every_reason(judged, reviews, seen, panel):
     """The reasons of a calibrated signal of a dataset that has everything."""
     dataset = tiny_dataset(patients=160, uncertain=0.05, silent=0.05, findings=("Effusion", "Edema", "Nodule", "Mass"))
     beside = pl.col("says").filter(pl.col("finding") == "Effusion").first().over("image_id")
@@ -142,7 +164,14 @@ def every_reason(judged, reviews):
     together, draw = Group(name="Nodule or mass", members=("Nodule", "Mass")), np.random.default_rng(0)
     parts = [reviews(films, finding, draw.random(120) < 0.4, [together]) for finding in ("Effusion", together.name)]
     reference = dataclasses.replace(parts[0], truth=pl.concat([part.truth for part in parts]))
-    signal = estimate(dataset, judged(dataset, failed=0.02), reference)
+    judgments = judged(dataset, failed=0.1)
+    eyes, blind = seen(dataset, share=0.6), seen(dataset, judge="blind", strength=0.0, share=0.5)
+    saw = dataset.images.select("image_id", topic=pl.lit("devices"), outcome=pl.lit("answered"), p_present=pl.lit(0.9))
+    missing = [pl.lit(None).alias(name) for name in FILM_ANSWERS if name not in saw.columns]
+    asked = Asked(judge="eye", answers=saw.with_columns(missing).select(FILM_ANSWERS.names()), offsets={})
+    heeded = {"eye": ("Effusion", "Nodule or mass"), "blind": ()}
+    seated = panel(dataset, eyes, blind, heeded=heeded, asked=[asked])
+    signal = estimate(dataset, judgments, reference, panel=seated)
     return [reason for row in signal.table["reasons"] for reason in row]
 
 

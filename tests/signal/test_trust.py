@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
 from bpals.signal import calibrate
-from bpals.signal.trust import METHOD, estimate
+from bpals.signal.rows import METHOD
+from bpals.signal.trust import estimate
 from bpals.testing import check_signal, flipped, tiny_dataset
 from bpals.types import IMAGES, SAYS, signal_schema
 

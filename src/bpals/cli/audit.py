@@ -24,6 +24,10 @@ def audit(
         typer.Option(metavar="FILE.toml|NAME", help="How to read a table: a file, or chexpert, padchest, vindr, nih."),
     ] = None,
     workspace: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("audit"),
+    judges: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="Use these judges only; by default record and every sealed one."),
+    ] = None,
     calibrate: Annotated[
         str | None,
         typer.Option(
@@ -42,6 +46,7 @@ def audit(
             source,
             mapping=mapping,
             workspace=workspace,
+            judges=judges,
             calibrate=calibrate,
             calibrate_split=calibrate_split,
             progress=lambda what, share: drawn.update(task, description=what, completed=share),

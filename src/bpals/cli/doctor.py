@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,10 +17,11 @@ from typing import Annotated
 import typer
 
 from bpals.errors import SourceError
+from bpals.ledger import old_sqlite, unfit
 from bpals.sources import nih
 from bpals.version import VERSION
 
-CORE = ("numpy", "polars", "threadpoolctl", "typer", "rich", "jinja2")
+CORE = ("numpy", "polars", "threadpoolctl", "typer", "rich", "jinja2", "pillow", "sqlalchemy")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ROOM_FOR_AN_AUDIT = 500_000_000
 """Bytes: the old output, the new one and the staging folder together."""
@@ -53,21 +55,37 @@ EXTRAS = (
     Extra(
         name="dev",
         gives="what the tests and checks of bpals itself need",
-        packages=("hypothesis", "import-linter", "mypy", "playwright", "pytest", "ruff"),
+        packages=(
+            "apsw",
+            "gguf",
+            "hypothesis",
+            "import-linter",
+            "mypy",
+            "playwright",
+            "pytest",
+            "pytest-xdist",
+            "ruff",
+            "trustme",
+            "xllamacpp",
+        ),
     ),
-    Extra(name="vlm", gives="not used yet: judges behind an endpoint", packages=("aiohttp", "orjson")),
-    Extra(name="torch", gives="not used yet: judges that run on torch", packages=("torch",)),
+    Extra(name="vlm", gives="openai: judges behind an endpoint", packages=("aiohttp", "orjson")),
+    Extra(
+        name="torch",
+        gives="hf: judges that run in this process",
+        packages=("torch", "transformers", "safetensors", "huggingface-hub"),
+    ),
+    Extra(name="dicom", gives="DICOM films", packages=("pydicom", "pylibjpeg", "pylibjpeg-openjpeg")),
     Extra(name="xrv", gives="not used yet: TorchXRayVision's judges", packages=("torch", "torchxrayvision")),
-    Extra(name="probe", gives="not used yet: a probe on a frozen backbone", packages=("onnxruntime", "pillow")),
-    Extra(name="dicom", gives="not used yet: DICOM films", packages=("pydicom", "pylibjpeg")),
+    Extra(name="probe", gives="not used yet: a probe on a frozen backbone", packages=("onnxruntime",)),
     Extra(
         name="review",
         gives="not used yet: the reading room",
-        packages=("fastapi", "uvicorn", "python-multipart", "pillow"),
+        packages=("fastapi", "uvicorn", "python-multipart"),
     ),
     Extra(name="release", gives="not used yet: building a release", packages=("pyarrow",)),
     Extra(name="ray", gives="not used yet: judging on a cluster", packages=("ray",)),
-    Extra(name="postgres", gives="not used yet: a ledger for a team", packages=("sqlalchemy", "psycopg")),
+    Extra(name="postgres", gives="not used yet: a ledger for a team", packages=("psycopg",)),
 )
 
 
@@ -111,6 +129,8 @@ def _checks() -> Iterator[Check]:
     yield _embedded_record()
     yield _machine()
     yield _disk(Path.cwd())
+    yield _sqlite(sqlite3.sqlite_version_info)
+    yield _ledger_place(Path.cwd())
     yield _browser()
 
 
@@ -138,6 +158,23 @@ def _disk(folder: Path) -> Check:
         state="ok" if enough else "wrong",
         found=f"{free / 1e9:.1f} GB free in {folder}",
         next="" if enough else "free some space, or name another folder with --workspace DIR",
+    )
+
+
+def _sqlite(version: tuple[int, ...]) -> Check:
+    """Say what to mind with this SQLite; the ledger is safe with any, because it has one writer."""
+    written = ".".join(map(str, version))
+    return Check(name="sqlite", state="ok", found=old_sqlite(version) or f"{written}, for the ledger of asked judges")
+
+
+def _ledger_place(folder: Path, mounts: Path = Path("/proc/mounts")) -> Check:
+    """Say whether a ledger may lie here; where the system does not tell, nothing is known against it."""
+    why = unfit(folder, mounts.read_text(encoding="utf-8")) if mounts.exists() else None
+    return Check(
+        name="ledger",
+        state="missing" if why else "ok",
+        found=why or "this folder can hold one",
+        next="bpals judge run ... --workspace DIR (on a disk of this machine)" if why else "",
     )
 
 

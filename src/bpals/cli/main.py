@@ -1,4 +1,4 @@
-"""The command `bpals`, and how it ends: 0 done, 2 you must act, 130 interrupted, 1 our bug."""
+"""The command `bpals`, and how it ends: 0 done, 2 you must act, 3 stopped and resumable, 130 interrupted, 1 our bug."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from typer.main import get_command
 
 from bpals.cli.audit import audit
 from bpals.cli.doctor import doctor
+from bpals.cli.judge import app as judge
 from bpals.cli.score import score
-from bpals.errors import BpalsError
+from bpals.errors import BpalsError, Stopped
 from bpals.version import VERSION
 
 YOU_MUST_ACT = 2
+STOPPED = 3
 INTERRUPTED = 130
 OUR_BUG = 1
 
@@ -36,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command(epilog="Example: bpals audit --source table:my.csv --mapping my.toml --workspace audit")(audit)
+app.add_typer(judge)
 app.command(epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test")(score)
 app.command(epilog="Example: bpals doctor --json")(doctor)
 
@@ -90,7 +93,7 @@ def obey(arguments: Sequence[str], commands: typer.Typer = app) -> int:
         if invocation.debug:
             traceback.print_exc()
         _say(str(error))
-        return YOU_MUST_ACT
+        return STOPPED if isinstance(error, Stopped) else YOU_MUST_ACT
     except Exception as error:  # noqa: BLE001  the one place that may: what nobody foresaw is our bug, and is shown whole
         return _unforeseen(error, arguments)
     if code == INTERRUPTED:

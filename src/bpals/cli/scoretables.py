@@ -57,7 +57,8 @@ def markdown(card: Scorecard) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+def sheet(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Make an empty table: columns of words, then columns of numbers."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in words:
         table.add_column(name, no_wrap=True)
@@ -69,14 +70,14 @@ def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
 def _methods(title: str, rows: Sequence[Row]) -> Table:
     """Every method by finding; `at 5 %` is the share of errors found when 5 % of the pairs are reviewed."""
     numbers = ("error AUROC", "error AP", "at 5 %", "10 %", "20 %", "AP of bpals minus it")
-    table = _table(f"Finding label errors: {title}", ["method"], numbers)
+    table = sheet(f"Finding label errors: {title}", ["method"], numbers)
     for finding in dict.fromkeys(row["finding"] for row in rows):
         shown = [row for row in rows if row["finding"] == finding and row["given"] == "all"]
         table.add_section()
         counts = (f"{shown[0]['n']:,} pairs", f"{shown[0]['errors']:,} errors")
         table.add_row(f"[bold]{finding}[/bold]", *counts, *[""] * 4)
         for row in shown:
-            found = [_number(row[key], 2) for key in ("found_05", "found_10", "found_20")]
+            found = [number(row[key], 2) for key in ("found_05", "found_10", "found_20")]
             cells = (_with_interval(row, "error_auroc"), _with_interval(row, "error_ap"), *found)
             name = f"  {METHODS[row['method']]}"
             table.add_row(name, *cells, _gain(row), style="bold" if row["method"] == "bpals" else None)
@@ -86,7 +87,7 @@ def _methods(title: str, rows: Sequence[Row]) -> Table:
 def _within(title: str, rows: Sequence[Row]) -> Table:
     """Presences and absences apart, with the calibration of the trust."""
     numbers = ("n", "errors", "AP bpals", "self-conf.", "cleanlab", "preval.", "ECE", "Brier")
-    table = _table(f"By kind of claim: {title}", ["finding", "claimed"], numbers)
+    table = sheet(f"By kind of claim: {title}", ["finding", "claimed"], numbers)
     parts: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         parts.setdefault((row["finding"], row["given"]), {})[row["method"]] = row
@@ -94,8 +95,8 @@ def _within(title: str, rows: Sequence[Row]) -> Table:
         if given == "all":
             table.add_section()
         ours = methods["bpals"]
-        precisions = [_number(methods.get(method, {}).get("error_ap")) for method in COMPARED]
-        calibration = [_number(ours[name]) for name in ("ece", "brier")]
+        precisions = [number(methods.get(method, {}).get("error_ap")) for method in COMPARED]
+        calibration = [number(ours[name]) for name in ("ece", "brier")]
         counts = [f"{ours['n']:,}", f"{ours['errors']:,}"]
         table.add_row(finding if given == "all" else "", given, *counts, *precisions, *calibration)
     return table
@@ -103,7 +104,7 @@ def _within(title: str, rows: Sequence[Row]) -> Table:
 
 def _boxes(rows: Sequence[Row]) -> Table:
     numbers = ("boxed", "other", "median boxed", "median other", "AUROC boxed over other")
-    table = _table("Trust of boxed presences against other presences", ["finding"], numbers)
+    table = sheet("Trust of boxed presences against other presences", ["finding"], numbers)
     for row in rows:
         table.add_row(*_boxed(row))
     return table
@@ -111,7 +112,7 @@ def _boxes(rows: Sequence[Row]) -> Table:
 
 def _readers(rows: Sequence[Row]) -> Table:
     numbers = ("n", "flags", "precision", "recall", "bpals prec.", "bpals recall")
-    table = _table("Single readers as error finders, and bpals at the same number of flags", ["reader"], numbers)
+    table = sheet("Single readers as error finders, and bpals at the same number of flags", ["reader"], numbers)
     for row in shown(rows):
         by_finding = row["finding"] != "pooled"
         finding, reader, *cells = _read(row)
@@ -131,7 +132,7 @@ def _read(row: Row) -> list[str]:
 
 
 def _boxed(row: Row) -> list[str]:
-    medians = [_number(row[f"trust_{name}_median"]) for name in ("boxed", "other")]
+    medians = [number(row[f"trust_{name}_median"]) for name in ("boxed", "other")]
     counts = [f"{row['n_boxed']:,}", f"{row['n_other']:,}"]
     return [row["finding"], *counts, *medians, _with_interval(row, "boxed_auroc")]
 
@@ -152,7 +153,7 @@ def _pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
 
 
-def _number(value: float | None, digits: int = 3, sign: str = "") -> str:
+def number(value: float | None, digits: int = 3, sign: str = "") -> str:
     """Write .558 for 0.558; what is not defined is a dash."""
     if value is None:
         return "-"
@@ -163,15 +164,15 @@ def _number(value: float | None, digits: int = 3, sign: str = "") -> str:
 def _with_interval(row: Row, name: str, digits: int = 3) -> str:
     value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
     if value is None or low is None or low == value == high:
-        return _number(value, digits)
-    bounds = (_number(bound, 2).replace("1.00", "1") for bound in (low, high))
-    return f"{_number(value, digits)} ({'-'.join(bounds)})"
+        return number(value, digits)
+    bounds = (number(bound, 2).replace("1.00", "1") for bound in (low, high))
+    return f"{number(value, digits)} ({'-'.join(bounds)})"
 
 
 def _gain(row: Row) -> str:
     if row["ap_gain"] is None:
-        return _number(None)
+        return number(None)
     gain, low, high = (
-        _number(row[f"ap_gain{end}"], digits, "+") for end, digits in (("", 3), ("_low", 2), ("_high", 2))
+        number(row[f"ap_gain{end}"], digits, "+") for end, digits in (("", 3), ("_low", 2), ("_high", 2))
     )
     return f"{gain} ({low} to {high})"

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from bpals.report.cases import Case, Cases, cases
+from bpals.report.judges import devices, judges
 from bpals.report.layout import fill
 from bpals.report.provenance import provenance
 from bpals.report.scorecard import scorecard_context
@@ -73,7 +74,8 @@ def render(page: Page) -> str:
         cases=shown,
         example=_example(shown),
         reasons={says: reasons(signal, says) for says in ("present", "absent")},
-        devices=_films_with_devices(signal),
+        devices=devices(signal),
+        judges=judges(origin.judges),
         calibration=page.run.get("calibration"),
         groups=_groups(page.groups),
         origin=origin,
@@ -100,10 +102,6 @@ def _example(shown: Cases) -> Case | None:
     listed = [*shown.present, *shown.absent, *(case for f in shown.findings for case in (*f.present, *f.absent))]
     told = (case for case in listed if case.strip and len(case.strip.films) > 4)
     return next((case for case in told if SHOWN_AS_DOTS < case.trust < 0.5), next(iter(listed), None))
-
-
-def _films_with_devices(signal: pl.DataFrame) -> int:
-    return signal.filter(pl.col("devices") == "present")["image_id"].n_unique()
 
 
 def _groups(groups: pl.DataFrame | None) -> Tally | None:

@@ -50,8 +50,18 @@ class Provenance:
 
     @property
     def sees_pixels(self) -> bool:
-        """Say whether a judge looked at the films."""
-        return any(judge.get("kind") == "image" for judge in self.judges)
+        """Say whether a judge that looked at films moves a trust."""
+        return any(judge.get("kind") == "image" and judge.get("effective_weight") != 0 for judge in self.judges)
+
+    @property
+    def deaf(self) -> bool:
+        """Say whether judges looked at films and none of them is heeded."""
+        return not self.sees_pixels and any(judge.get("kind") == "image" for judge in self.judges)
+
+    @property
+    def fingerprints(self) -> list[tuple[str, str]]:
+        """Name each judge with its fingerprint."""
+        return [(str(judge.get("judge", "?")), str(judge.get("fingerprint") or "")) for judge in self.judges]
 
 
 def provenance(run: Mapping[str, Any], dataset: Dataset) -> Provenance:

@@ -166,9 +166,12 @@ def _cleanlab(judged: pl.DataFrame, finding: str, notices: list[Notice]) -> pl.S
     """Rank every claim of the dataset as cleanlab does; where it cannot, say why."""
     claimed = (judged["says"] == "present").to_numpy()
     try:
-        if claimed.any() and not claimed.all():
+        if judged.is_empty():
+            reason = ": the record judge took no part, and it needs its answers"
+        elif claimed.any() and not claimed.all():
             return pl.Series(peers.cleanlab_suspicion(claimed, judged["p_judge"].to_numpy()))
-        reason = f" for {finding}: the dataset makes only one kind of claim about it"
+        else:
+            reason = f" for {finding}: the dataset makes only one kind of claim about it"
     except MissingExtra as missing:
         reason = f": {missing}"
     notice = Notice(code="no_cleanlab", count=1, message=f"there are no rows of cleanlab{reason}")
@@ -204,7 +207,9 @@ def _refuse_self_fitted(pairs: pl.DataFrame) -> None:
 
 def _scorable(pairs: pl.DataFrame, images: pl.DataFrame, notices: list[Notice]) -> pl.DataFrame:
     """Keep the pairs with a definite claim and a trust; count the others by reason."""
-    unjudged = pl.col("trust").is_null() | pl.col("p_judge").is_null()
+    # An audit without the record judge has no p_judge at all; else every method is scored on the same pairs.
+    compared = pairs["p_judge"].is_not_null().any()
+    unjudged = pl.col("trust").is_null() | (pl.col("p_judge").is_null() & compared)
     for code, condition, words in (
         ("silent", pl.col("says").is_null(), "about which the dataset is silent"),
         ("uncertain_claims", pl.col("says") == "uncertain", "whose claim is uncertain"),

@@ -6,8 +6,9 @@ finding and every method, which makes their differences paired.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,20 @@ class Resamples:
         step = max(1, CELLS // max(1, len(self.patient)))
         for start in range(0, len(self.counts), step):
             yield self.counts[start : start + step, self.patient].astype(np.float64)
+
+    def add_up(self, patient: NDArray[np.int64], columns: Sequence[NDArray[Any]]) -> Floats:
+        """Add columns up patient by patient: one row a column of `counts`, so that a bootstrap is one product."""
+        sums = [np.bincount(patient, weights=column, minlength=self.counts.shape[1]) for column in columns]
+        return np.stack(sums, axis=1)
+
+    def totals(self, sums: Floats) -> Floats:
+        """Add up what patients have, once over all of them and then over each draw: one row more than draws."""
+        used = np.flatnonzero(sums.any(axis=1))
+        kept = sums[used]
+        step = max(1, CELLS // max(1, len(used)))
+        starts = range(0, len(self.counts), step)
+        drawn = [self.counts[start : start + step, used].astype(np.float64) @ kept for start in starts]
+        return np.vstack([kept.sum(axis=0, keepdims=True), *drawn])
 
 
 def interval(replicates: Floats) -> tuple[float | None, float | None]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import polars as pl
 
+from bpals.durable import sha256
 from bpals.errors import TruthError
 from bpals.findings import fold
-from bpals.workspace import sha256
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 """What a folder is searched for."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.signal.pairs import Matrix, Pairs, logit, sigmoid
+from bpals.signal.ridge import newton
 
 Rows = npt.NDArray[np.int64]
 Prediction = Callable[[Rows], tuple[Matrix, Matrix]]
@@ -203,7 +204,7 @@ def _fit(design: Design, penalty: float, judged: Matrix, reviewed: Reviewed) -> 
     ridge = np.full(inputs.shape[1], penalty)
     # A weak pull to the judge's own rate holds the intercept, so that a handful of reviews cannot run away.
     ridge[0] = 1.0
-    weights, curvature = _newton(inputs, start, reviewed.present.astype(float), ridge)
+    weights, curvature = newton(inputs, start, reviewed.present.astype(float), ridge)
     covariance = np.linalg.inv(curvature)
 
     def predict(rows: Rows) -> tuple[Matrix, Matrix]:
@@ -216,25 +217,3 @@ def _fit(design: Design, penalty: float, judged: Matrix, reviewed: Reviewed) -> 
         return z, spread
 
     return predict
-
-
-def _newton(inputs: Matrix, start: Matrix, present: Matrix, ridge: Matrix) -> tuple[Matrix, Matrix]:
-    """Minimise log-loss plus ridge; a step that does not help is halved."""
-    weights = np.zeros(inputs.shape[1])
-    sign = np.where(present > 0, 1.0, -1.0)
-
-    def loss(candidate: Matrix) -> float:
-        return float(np.logaddexp(0, -sign * (inputs @ candidate + start)).sum() + 0.5 * (ridge * candidate**2).sum())
-
-    now = loss(weights)
-    for _ in range(50):
-        p = sigmoid(inputs @ weights + start)
-        slope = inputs.T @ (p - present) + ridge * weights
-        curvature = (inputs * (p * (1 - p))[:, None]).T @ inputs + np.diag(ridge)
-        step = np.linalg.solve(curvature, slope)
-        while (then := loss(weights - step)) > now + 1e-12 and np.abs(step).max() > 1e-9:
-            step = step / 2
-        weights, gained, now = weights - step, now - then, then
-        if gained < 1e-9 * max(1.0, abs(now)):
-            break
-    return weights, curvature

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.chronology import reports_of_films
-from bpals.signal.pairs import Pairs
+from bpals.signal.pairs import Matrix, Pairs
+from bpals.signal.voices import Voice
 
 CODES: Mapping[str, str] = {
     "uncertain_claim": "the dataset itself is uncertain, so no side can be trusted",
@@ -22,6 +23,9 @@ CODES: Mapping[str, str] = {
     "no_patient": "the dataset names no patient: the answer rests on less",
     "seen_with": "another finding claimed on the film makes it more likely",
     "record": "what the rest of the record gives, beside what is usual",
+    "judge": "what an image judge that has a signal for the finding gives, beside what is usual for it",
+    "no_signal": "judges answered, but none of them can tell films with the finding from films without",
+    "devices": "image judges see support devices on the film",
     "reviewed": "fitted on expert labels; this pair's own patient was left out",
     "calibrated": "fitted on expert labels of other films",
     "group": "follows from the calibrated group",
@@ -33,6 +37,8 @@ LIFT = 2.0
 ENOUGH_TOGETHER = 30
 """... and this many films carry both: fewer could be chance."""
 SILENT = -1.0
+CENTS = range(101)
+NO_SIGNAL = "no_signal: judges answered, but none of them can tell this finding"
 
 Ints = npt.NDArray[np.int64]
 
@@ -135,14 +141,33 @@ def colabel_reasons(pairs: Pairs) -> list[pl.Series]:
     return worded
 
 
-def record_reasons(pairs: Pairs) -> list[pl.Series]:
-    """Say what the judges give beside what is usual, in whole per cent."""
+def record_reasons(pairs: Pairs, record: Pairs) -> list[pl.Series]:
+    """Say what the rest of the record gives beside what is usual; or that nobody could say."""
     worded = []
-    for column, (finding, usual) in enumerate(zip(pairs.findings, pairs.usual, strict=True)):
-        usually = f"{100 * usual:.1f} % is usual for {finding}"
-        words = [f"record: the rest of the record gives {p} %; {usually}" for p in range(101)]
-        words.append("unjudged: no judge answered")
-        p = pairs.p_present[:, column]
-        picked = np.where(np.isnan(p), 101, np.round(np.nan_to_num(p) * 100)).astype(np.int64)
-        worded.append(pl.Series(words).gather(picked))
+    for column, (finding, usual) in enumerate(zip(pairs.findings, record.usual, strict=True)):
+        words = [
+            f"record: the rest of the record gives {p} %; {100 * usual:.1f} % is usual for {finding}" for p in CENTS
+        ]
+        told = _gathered(words, record.p_present[:, column])
+        silent = pl.Series(np.isnan(pairs.p_present[:, column]))
+        asked = pl.Series(pairs.answered[:, column] > 0)
+        nobody = pl.when(asked).then(pl.lit(NO_SIGNAL)).otherwise(pl.lit("unjudged: no judge answered"))
+        worded.append(pl.select(pl.when(silent).then(nobody).otherwise(told)).to_series())
     return worded
+
+
+def judge_reasons(voice: Voice, findings: tuple[str, ...]) -> list[pl.Series]:
+    """Say what an image judge gives beside what is usual for it, where it is heeded."""
+    worded = []
+    for column in range(len(findings)):
+        usually = f"{100 * voice.usual[column]:.1f} % is usual for it"
+        words = [f"judge: {voice.judge} gives {p} %; {usually}" for p in CENTS]
+        given = voice.p_present[:, column] if voice.heeded[column] else np.full(len(voice.p_present), np.nan)
+        worded.append(_gathered(words, given))
+    return worded
+
+
+def _gathered(words: list[str], p: Matrix) -> pl.Series:
+    """Give each film the words of its whole per cent; null where there is none."""
+    picked = np.where(np.isnan(p), len(words), np.round(np.nan_to_num(p) * 100)).astype(np.int64)
+    return pl.Series([*words, None], dtype=pl.String).gather(picked)

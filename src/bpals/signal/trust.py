@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,13 @@ import polars as pl
 from bpals.chronology import patients
 from bpals.errors import UsageError
 from bpals.findings import Group
-from bpals.signal import calibrate, flags, reasons
-from bpals.signal.pairs import NORMAL_95, Matrix, Pairs, lay_out, logit, sigmoid, with_groups
-from bpals.types import DEVICES, FLAG, SAYS, Dataset, Reference, signal_schema
+from bpals.signal import calibrate
+from bpals.signal.combine import combine
+from bpals.signal.pairs import Matrix, Pairs, lay_out, logit, with_groups
+from bpals.signal.rows import Part, Wrong, write
+from bpals.signal.voices import Panel
+from bpals.types import SKILL, Dataset, Reference
 
-METHOD = "record-1"
-DECIMALS = 6
-BLOCK = 131_072
-"""Claims whose reasons are gathered at a time, which bounds the memory."""
-UNCERTAIN = pl.Series(["uncertain_claim: the dataset itself is uncertain here", None])
-REVIEWED = pl.Series(["reviewed: an expert read this pair; its trust comes from a fit without this patient", None])
 FEWEST_PATIENTS = 10
 """Fewer reviewed patients cannot be cross-fitted."""
 
@@ -38,25 +35,25 @@ class Signal:
     findings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each calibrated finding or group: how it was fitted."""
     rules: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """Findings, or groups, on their way to a signal table."""
-
-    pairs: Pairs
-    p_present: Matrix
-    spread: Matrix
-    fitted: npt.NDArray[np.bool_]
-    """Pairs whose probability comes from a fit on expert labels."""
-    reviewed: npt.NDArray[np.bool_]
-    """... and was cross-fitted, because the pair is one of them."""
-    notes: dict[str, str]
-    """For each calibrated finding, the reason that says so."""
+    skill: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SKILL))
+    """How well each judge tells, where a panel was given: findings, then groups."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Judge -> its effective weight: its share of the judges' absolute standardised weights, mean over findings."""
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Judge -> finding -> that share."""
 
 
 Evidence = npt.NDArray[np.floating[Any]]
 """The features of the films, from the record judge: a row a film."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heard:
+    """What was asked of the judges beside the record's answers about the findings."""
+
+    evidence: Evidence | None
+    group_judgments: pl.DataFrame | None
+    panel: Panel | None
 
 
 def estimate(
@@ -66,63 +63,92 @@ def estimate(
     *,
     evidence: Evidence | None = None,
     group_judgments: pl.DataFrame | None = None,
+    panel: Panel | None = None,
 ) -> Signal:
     """Say how far to trust each claim; with a reference, fitted on it and cross-fitted by patient.
 
+    `judgments` are the record judge's. `panel` are the image judges, which correct it where they have a signal.
     `evidence` and `group_judgments` serve the fit: what a judge saw of each film, and what it says of the groups.
     """
     pairs = lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
-    part = _uncalibrated(pairs)
-    if reference is None:
-        table, rules = _table(part, dataset, wrong=None)
-        return Signal(table=table, rules=rules)
-    return _calibrated(part, dataset, reference, evidence, group_judgments)
+    part, made = _judged(pairs, panel, dataset)
+    if reference is not None:
+        return _calibrated(
+            part, made, dataset, reference, _Heard(evidence=evidence, group_judgments=group_judgments, panel=panel)
+        )
+    table, rules = write(part, dataset.images, None if panel is None else panel.devices, wrong=None)
+    return replace(made, table=table, rules=rules)
 
 
-def _uncalibrated(pairs: Pairs) -> _Part:
-    """Take the judges at their word."""
+def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset) -> tuple[Part, Signal]:
+    """Take the judges at their word: the record's, corrected by the panel's; and say what each of them is worth."""
     nobody = np.zeros(pairs.states.shape, dtype=bool)
-    return _Part(pairs=pairs, p_present=pairs.p_present, spread=pairs.spread, fitted=nobody, reviewed=nobody, notes={})
+    part = Part(
+        pairs=pairs,
+        record=pairs,
+        voices=(),
+        moved=nobody,
+        p_present=pairs.p_present,
+        spread=pairs.spread,
+        fitted=nobody,
+        reviewed=nobody,
+        notes={},
+    )
+    made = Signal(table=pl.DataFrame())
+    if panel is None:
+        return part, made
+    voices, skill = panel.heed(pairs)
+    done = combine(pairs, voices, patients(dataset.images), panel.fold)
+    part = replace(
+        part,
+        pairs=done.pairs,
+        voices=voices,
+        moved=done.moved,
+        p_present=done.pairs.p_present,
+        spread=done.pairs.spread,
+    )
+    return part, replace(made, skill=skill, weights=done.effective, shares=done.shares)
 
 
-def _calibrated(
-    part: _Part,
-    dataset: Dataset,
-    reference: Reference,
-    evidence: Evidence | None,
-    group_judgments: pl.DataFrame | None,
-) -> Signal:
+def _calibrated(part: Part, made: Signal, dataset: Dataset, reference: Reference, heard: _Heard) -> Signal:
     """Fit findings and groups on the reference; the members of a group follow it."""
     truth = _known_truth(dataset, reference)
     named = set(truth["finding"].unique())
     groups = [group for group in reference.groups_within(dataset.vocabulary) if group.name in named]
-    context = _context(part.pairs, dataset, evidence)
+    context = _context(part.pairs, dataset, heard.evidence)
     fold = calibrate.fold_of_patient(patients(dataset.images))
+    devices = None if heard.panel is None else heard.panel.devices
     part, fits = _fit_part(part, truth, context, fold, reference.kind)
-    group_table: pl.DataFrame | None = None
     rules: list[dict[str, Any]] = []
     if groups:
-        group_part, group_fits = _fit_part(
-            _uncalibrated(with_groups(part.pairs, groups, group_judgments)), truth, context, fold, reference.kind
-        )
+        together, judged = _grouped(part, groups, dataset, heard)
+        group_part, group_fits = _fit_part(together, truth, context, fold, reference.kind)
         fits |= group_fits
-        group_table, rules = _table(group_part, dataset, wrong=_wrong(group_part, truth))
+        group_table, rules = write(group_part, dataset.images, devices, wrong=_wrong(group_part, truth))
+        made = replace(made, groups=group_table, skill=pl.concat([made.skill, judged.skill]))
         part = _follow(part, group_part, groups, fits)
     if not fits:
         raise UsageError(
             f"--calibrate {reference.kind}: nothing can be fitted on it: of no finding that was judged here does it "
             "hold presences and absences. Give other expert labels, or audit without --calibrate"
         )
-    table, finding_rules = _table(part, dataset, wrong=_wrong(part, truth))
+    table, finding_rules = write(part, dataset.images, devices, wrong=_wrong(part, truth))
     used = truth.with_columns(fold=pl.Series(fold[truth["row"].to_numpy()], dtype=pl.Int32))
     used = used.filter(pl.col("finding").is_in(list(fits)))
-    return Signal(
+    return replace(
+        made,
         table=table,
-        groups=group_table,
         calibration=used.select("image_id", "finding", "present", "fold"),
         findings=fits,
         rules=[*finding_rules, *rules],
     )
+
+
+def _grouped(part: Part, groups: Sequence[Group], dataset: Dataset, heard: _Heard) -> tuple[Part, Signal]:
+    """Let the judges speak of groups as of findings."""
+    record = with_groups(part.record, groups, heard.group_judgments)
+    panel = None if heard.panel is None else heard.panel.of_groups(part.record, groups)
+    return _judged(record, panel, dataset)
 
 
 def _known_truth(dataset: Dataset, reference: Reference) -> pl.DataFrame:
@@ -154,8 +180,8 @@ def _context(pairs: Pairs, dataset: Dataset, evidence: Evidence | None) -> calib
 
 
 def _fit_part(
-    part: _Part, truth: pl.DataFrame, context: calibrate.Context, fold: npt.NDArray[np.int64], kind: str
-) -> tuple[_Part, dict[str, dict[str, Any]]]:
+    part: Part, truth: pl.DataFrame, context: calibrate.Context, fold: npt.NDArray[np.int64], kind: str
+) -> tuple[Part, dict[str, dict[str, Any]]]:
     """Calibrate each finding that the truth speaks of."""
     p_present, spread = part.p_present.copy(), part.spread.copy()
     fitted, reviewed = part.fitted.copy(), part.reviewed.copy()
@@ -180,7 +206,7 @@ def _fit_part(
     return replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes), fits
 
 
-def _follow(part: _Part, groups: _Part, named: Sequence[Group], fits: Mapping[str, Any]) -> _Part:
+def _follow(part: Part, groups: Part, named: Sequence[Group], fits: Mapping[str, Any]) -> Part:
     """Give the members of a calibrated group their parts of its probability."""
     p_present, spread, notes = part.p_present.copy(), part.spread.copy(), dict(part.notes)
     fitted, reviewed = part.fitted.copy(), part.reviewed.copy()
@@ -214,12 +240,7 @@ def _shares(p_present: Matrix, claimed: npt.NDArray[np.bool_]) -> Matrix:
     return np.asarray(known / np.maximum(total, 1e-12))
 
 
-Wrong = Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]
-NO_REVIEW = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool))
-"""A member of a calibrated group has no review of its own."""
-
-
-def _wrong(part: _Part, truth: pl.DataFrame) -> Wrong:
+def _wrong(part: Part, truth: pl.DataFrame) -> Wrong:
     """List, for each calibrated finding, one reviewed film a patient and whether its claim is wrong."""
     listed = {}
     for column, finding in enumerate(part.pairs.findings):
@@ -233,119 +254,3 @@ def _wrong(part: _Part, truth: pl.DataFrame) -> Wrong:
         once = once.unique(["patient", "said"], keep="first", maintain_order=True).sort("row")
         listed[finding] = (once["row"].to_numpy().astype(np.int64), (once["said"] != once["present"]).to_numpy())
     return listed
-
-
-def _table(part: _Part, dataset: Dataset, wrong: Wrong | None) -> tuple[pl.DataFrame, list[dict[str, Any]]]:
-    """Write the part out, one row a claim in the order of films and findings."""
-    said = part.pairs.states
-    p = np.round(part.p_present, DECIMALS)
-    low, high = _interval(p, part.spread)
-    present, absent = said == 1, said == 0
-    trust = np.where(present, p, np.where(absent, 1 - p, np.nan))
-    trust_low = np.where(present, low, np.where(absent, 1 - high, np.nan))
-    trust_high = np.where(present, high, np.where(absent, 1 - low, np.nan))
-    flagged, rules = _flag(part, trust, trust_high, wrong or {})
-    claimed = ~np.isnan(said)
-    films, columns = np.nonzero(claimed)
-    usual = part.pairs.usual
-    stands = np.where(present, part.pairs.p_present >= usual, part.pairs.p_present <= usual)
-    agreement = np.where((part.pairs.answered > 0) & (present | absent), stands.astype(float), np.nan)
-    table = pl.DataFrame(
-        {
-            "image_id": part.pairs.image_ids.gather(films),
-            "finding": pl.Series(columns.astype(np.uint32)),
-            "says": pl.Series(np.select([said[claimed] == 1, said[claimed] == 0], [0, 1], 2).astype(np.uint32)),
-            "p_present": p[claimed],
-            "trust": trust[claimed],
-            "trust_low": trust_low[claimed],
-            "trust_high": trust_high[claimed],
-            "agreement": agreement[claimed],
-            "answered": part.pairs.answered[claimed],
-            "flag": pl.Series(flagged[claimed].astype(np.uint32)),
-        },
-        nan_to_null=True,
-    )
-    schema = signal_schema(part.pairs.findings)
-    named = table.with_columns(
-        pl.Series("finding", list(part.pairs.findings), dtype=schema["finding"]).gather(table["finding"]),
-        pl.Series("says", SAYS.categories, dtype=SAYS).gather(table["says"]),
-        pl.Series("flag", flags.NAMES, dtype=FLAG).gather(table["flag"]),
-        _reasons(part, dataset, columns, claimed),
-        _method(part, claimed),
-        pl.lit("unknown", dtype=DEVICES).alias("devices"),
-    )
-    return _ranked(named).select(schema.names()).cast(schema), rules
-
-
-def _interval(p: Matrix, spread: Matrix) -> tuple[Matrix, Matrix]:
-    """95 % interval of a probability from the standard deviation of its logit."""
-    reach = NORMAL_95 * spread
-    low = np.minimum(np.round(sigmoid(logit(p) - reach), DECIMALS), p)
-    high = np.maximum(np.round(sigmoid(logit(p) + reach), DECIMALS), p)
-    return low, high
-
-
-def _flag(part: _Part, trust: Matrix, high: Matrix, wrong: Wrong) -> tuple[npt.NDArray[np.int8], list[dict[str, Any]]]:
-    """Flag every claim, finding by finding and direction by direction."""
-    flagged = np.full(trust.shape, flags.UNJUDGED, dtype=np.int8)
-    rules = []
-    for column, finding in enumerate(part.pairs.findings):
-        for says, state in (("present", 1), ("absent", 0)):
-            here = (part.pairs.states[:, column] == state) & ~np.isnan(trust[:, column])
-            if finding in part.notes:
-                films, errors = wrong.get(finding, NO_REVIEW)
-                reviewed = here[films]
-                rule = flags.rule_by_review(finding, says, trust[films[reviewed], column], errors[reviewed])
-            else:
-                rule = flags.rule_by_share(finding, says, trust[here, column])
-            flagged[here, column] = flags.apply(rule, trust[here, column], high[here, column])
-            rules.append(asdict(rule))
-    return flagged, rules
-
-
-def _reasons(
-    part: _Part, dataset: Dataset, columns: npt.NDArray[np.int64], claimed: npt.NDArray[np.bool_]
-) -> pl.Series:
-    """Gather each claim's reasons, the most telling first."""
-    kinds = [
-        reasons.timeline_reasons(part.pairs, dataset.images),
-        reasons.colabel_reasons(part.pairs),
-        reasons.record_reasons(part.pairs),
-    ]
-    place = np.nonzero(claimed)[0] * claimed.shape[1] + columns
-    notes = pl.Series([*(part.notes.get(name) for name in part.pairs.findings), None], dtype=pl.String)
-    noted = np.where(part.fitted[claimed], columns, len(part.pairs.findings))
-    uncertain, reviewed = part.pairs.states[claimed] == 0.5, part.reviewed[claimed]
-    blocks = []
-    for start in range(0, len(place), BLOCK):
-        block = slice(start, start + BLOCK)
-        told = [
-            UNCERTAIN.gather(np.where(uncertain[block], 0, 1)),
-            *(_interleave(kind, place[block]) for kind in kinds),
-            notes.gather(noted[block]),
-            REVIEWED.gather(np.where(reviewed[block], 0, 1)),
-        ]
-        frame = pl.DataFrame([series.alias(str(number)) for number, series in enumerate(told)])
-        blocks.append(frame.select(reasons=pl.concat_list(pl.all()).list.drop_nulls()).to_series())
-    return pl.concat(blocks) if blocks else pl.Series("reasons", [], dtype=pl.List(pl.String))
-
-
-def _interleave(by_finding: Sequence[pl.Series], place: npt.NDArray[np.int64]) -> pl.Series:
-    """Turn one series a finding into one series film by film, and take the claimed pairs."""
-    count, films = len(by_finding), len(by_finding[0])
-    film, column = place // count, place % count
-    return pl.concat(by_finding).gather(column * films + film)
-
-
-def _method(part: _Part, claimed: npt.NDArray[np.bool_]) -> pl.Series:
-    """Name the signal that made each row; `/crossfit` marks a pair whose own review was left out."""
-    which = np.where(part.reviewed, 2, np.where(part.fitted, 1, 0))[claimed]
-    return pl.Series("method", [METHOD, f"{METHOD}+experts", f"{METHOD}+experts/crossfit"]).gather(which)
-
-
-def _ranked(table: pl.DataFrame) -> pl.DataFrame:
-    """Rank the claims: the least trusted is read first, unjudged ones last; ties by film and finding."""
-    order = table.with_row_index("row").select("row", "trust").sort("trust", "row", nulls_last=True)["row"]
-    rank = np.empty(table.height, dtype=np.int64)
-    rank[order.to_numpy()] = np.arange(1, table.height + 1)
-    return table.with_columns(review_rank=pl.Series(rank))

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import polars as pl
 
+from bpals.durable import sha256
 from bpals.errors import SourceError, UnknownName
 from bpals.findings import Vocabulary, fold
 from bpals.sources.section import Section, normalise
 from bpals.sources.tablefile import read_bytes
-from bpals.workspace import sha256
 
 SHIPPED = ("chexpert", "padchest", "vindr", "nih")
 ROLES = ("image", "patient", "study", "order", "date", "view", "age", "birth", "sex", "width", "height")

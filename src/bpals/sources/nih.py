@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from bpals.durable import sha256
 from bpals.errors import SourceError, UnknownName
 from bpals.findings import NIH, fold
 from bpals.sources import table
@@ -18,7 +19,6 @@ from bpals.sources.images import choose_columns
 from bpals.sources.mapping import load_mapping
 from bpals.sources.tablefile import RawTable, open_table
 from bpals.types import IMAGES, Dataset
-from bpals.workspace import sha256
 
 ENTRIES = "nih_entries.parquet"
 BOXES = "nih_boxes.parquet"

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from bpals.durable import sha256
 from bpals.errors import SourceError
 from bpals.sources.csvtext import CsvText
 from bpals.types import Notice
-from bpals.workspace import sha256
 
 MOST_BYTES = 1 << 30
 """Bytes that are read at most, ten times PadChest's CSV: a small gzip can hold far more than a machine has."""

@@ -1,11 +1,4 @@
-"""Contracts that anyone can run on a source, a record judge or a signal, and a tiny dataset to run them on.
-
-    from bpals.testing import check_record_judge, tiny_dataset
-
-    check_record_judge(MyJudge(), tiny_dataset())
-
-What is wrong is said in one line, by raising ContractBroken.
-"""
+"""The contracts of what gives a table: a source, a record judge, a signal; and a tiny dataset to run them on."""
 
 from __future__ import annotations
 
@@ -194,9 +187,10 @@ def check_signal(signal: pl.DataFrame, claims: pl.DataFrame) -> None:
         "the interval does not hold the trust": pl.col("trust")
         .is_between("trust_low", "trust_high")
         .fill_null(pl.col("trust_low").is_null() & pl.col("trust_high").is_null()),
-        "a probability though nobody answered, or none though somebody did": (pl.col("answered") > 0).eq_missing(
-            pl.col("p_present").is_not_null()
-        ),
+        "a probability though nobody answered, or none though somebody did who has a signal": (
+            (pl.col("answered") > 0)
+            & ~pl.col("reasons").list.eval(pl.element().str.starts_with("no_signal:")).list.any()
+        ).eq_missing(pl.col("p_present").is_not_null()),
         "`unjudged` is the flag exactly where there is no trust": (pl.col("flag") == "unjudged").eq_missing(
             pl.col("trust").is_null()
         ),

@@ -1,0 +1,151 @@
+"""How a comparison of two judges looks in a terminal: A and B are the two, in the order in which they were named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from bpals.cli.scoretables import number, sheet
+from bpals.comparing import LABELS, SHOWN, Comparison
+from bpals.types import OUTCOME
+
+Row = dict[str, Any]
+
+CARD = ("kind", "model", "revision", "licence", "commercial_use", "trained_on_target")
+BEHAVIOUR = {
+    "yes_rate": "says yes",
+    "coherent": "coherent",
+    "acquiescence": "acquiescence",
+    "low_mass": "little mass",
+    "depends": "on the film",
+    "reliance": "moves by",
+}
+
+
+def tables(found: Comparison) -> list[Table]:
+    """Every table of a comparison, for the terminal; experts come before labels."""
+    drawn = [_judges(found)]
+    for against in reversed(dict.fromkeys(row["against"] for row in found.quality)):
+        name = _spoken(against)
+        drawn.append(_quality(name, [row for row in found.quality if row["against"] == against]))
+        if against != LABELS:
+            drawn.append(_precision(name, [row for row in found.quality if row["against"] == against]))
+        drawn.append(_dependence(name, [row for row in found.dependence if row["against"] == against]))
+    return [*drawn, _behaviour(found), _films(found)]
+
+
+def headline(found: Comparison) -> str:
+    """Say in two lines who is ahead and what the two are worth together, against experts where there are any."""
+    names = list(dict.fromkeys(row["against"] for row in found.quality))
+    against = next((name for name in names if name != LABELS), LABELS)
+    scored = [row for row in found.quality if row["against"] == against and row["auroc_a"] is not None]
+    together = [row for row in found.dependence if row["against"] == against and row["error_correlation"] is not None]
+    if not scored or not together:
+        return "Too few pairs that both answered are known to be present or absent to say who is right."
+    low, high = scored[-1]["auroc_difference_low"], scored[-1]["auroc_difference_high"]
+    ahead = "A is ahead" if low > 0 else "B is ahead" if high < 0 else "neither is ahead beyond chance"
+    figure, worth = _figure(together[-1], "error_correlation"), number(together[-1]["effective_judges"], 2)
+    return (
+        f"Against {_spoken(against)} {ahead}: AUROC {_difference(scored[-1], 'auroc_difference')}.\n"
+        f"Their errors correlate by {figure}: together they are worth {worth} independent judges."
+    )
+
+
+def _judges(found: Comparison) -> Table:
+    """Who they are, what became of their questions and what that cost, side by side; what neither says is left out."""
+    table = sheet("The two judges", ["", "A", "B"], [])
+    rows = [(name.replace("_", " "), *(str(row["card"].get(name) or "") for row in found.judges)) for name in CARD]
+    rows += [(name, *(f"{row[name]:,}" for row in found.judges)) for name in ("films", "asked", *OUTCOME.categories)]
+    costs = [row["cost"] or {} for row in found.judges]
+    rows += [(name.replace("_", " "), *(_count(cost.get(name)) for cost in costs)) for name in dict.fromkeys(
+        name for cost in costs for name in cost)]  # fmt: skip
+    for row in rows:
+        if any(row[1:]):
+            table.add_row(*row)
+    return table
+
+
+def _quality(name: str, rows: Sequence[Row]) -> Table:
+    left_out = ["left out"] if any(row.get("left_out") for row in rows) else []
+    numbers = ("pairs", "present", *left_out, "A", "B", "A less B", "p")
+    table = sheet(f"Who is right: AUROC against {name}", ["finding"], numbers)
+    for row in rows:
+        counts = [_count(row.get(key)) for key in ("n", "positives", *(["left_out"] if left_out else []))]
+        own = [_figure(row, f"auroc_{letter}") for letter in "ab"]
+        p = _p(row["p_holm"]) if "n" in row else ""
+        table.add_row(row["finding"], *counts, *own, _difference(row, "auroc_difference"), p)
+    return table
+
+
+def _precision(name: str, rows: Sequence[Row]) -> Table:
+    numbers = ("AP of A", "AP of B", "A less B", "Brier A", "Brier B", "ECE A", "ECE B")
+    table = sheet(f"Average precision, and the raw probability: against {name}", ["finding"], numbers)
+    for row in rows:
+        plain = [number(row[f"{figure}_{letter}"]) for figure in ("brier", "ece") for letter in "ab"]
+        own = [_figure(row, f"ap_{letter}") for letter in "ab"]
+        table.add_row(row["finding"], *own, _difference(row, "ap_difference"), *plain)
+    return table
+
+
+def _dependence(name: str, rows: Sequence[Row]) -> Table:
+    numbers = ("pairs", "called alike", "kappa", "error correlation", "judges they are worth")
+    table = sheet(f"Wrong together: calls against {name}", ["finding"], numbers)
+    for row in rows:
+        figures = [_figure(row, figure) for figure in ("agreement", "kappa", "error_correlation")]
+        table.add_row(row["finding"], _count(row.get("n")), *figures, number(row["effective_judges"], 2))
+    return table
+
+
+def _behaviour(found: Comparison) -> Table:
+    """How the two answer, mean over findings; `--json` and the page have every finding."""
+    means = {row["judge"]: row for row in found.behaviour if row["finding"] == "mean"}
+    shown = [figure for figure in BEHAVIOUR if any(row[figure] is not None for row in means.values())]
+    table = sheet("How each answers, mean over findings", ["judge"], [BEHAVIOUR[figure] for figure in shown])
+    for letter, judge in zip("AB", (found.a, found.b), strict=True):
+        table.add_row(letter, *(_figure(means[judge], figure) for figure in shown))
+    return table
+
+
+def _films(found: Comparison) -> Table:
+    """The films on which they differ most."""
+    table = sheet("Where they differ most: ranks among all films", ["film", "finding"], ["A", "B", "label"])
+    for film in found.films.head(SHOWN // 2).iter_rows(named=True):
+        label = "-" if film["truth"] is None else "present" if film["truth"] else "absent"
+        ranks = [number(film[f"rank_{letter}"]) for letter in "ab"]
+        table.add_row(_printable(film["image_id"]), film["finding"], *ranks, label)
+    return table
+
+
+def _spoken(against: str) -> str:
+    return "the labels" if against == LABELS else f"experts ({against})"
+
+
+def _figure(row: Row, name: str) -> str:
+    """Write a figure with its 95 % interval, where it has one."""
+    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    if value is None or low is None or high is None:
+        return number(value)
+    between = " to " if low < 0 else "-"
+    return f"{number(value)} ({number(low, 2)}{between}{number(high, 2)})"
+
+
+def _p(value: float | None) -> str:
+    return number(value) if value is None or value >= 0.001 else "<.001"
+
+
+def _difference(row: Row, name: str) -> str:
+    if row[name] is None:
+        return number(None)
+    value, low, high = (number(row[f"{name}{end}"], 3, "+") for end in ("", "_low", "_high"))
+    return f"{value} ({low} to {high})"
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _printable(text: str) -> str:
+    """Take out of a file's name what could play with a terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)

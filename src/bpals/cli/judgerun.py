@@ -1,0 +1,193 @@
+"""`bpals judge run`: ask an image judge about every film, resumably."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bpals.cli.liveline import LiveLine
+from bpals.errors import UsageError
+from bpals.films.prepare import Preparation
+from bpals.judges.endpoint import Endpoint
+from bpals.judges.pace import Pace
+from bpals.judging import JudgeRun, Order, run_judge
+from bpals.registry import parse_spec
+
+KEY = "BPALS_API_KEY"
+ASKS = "How it is asked"
+SERVER = "The endpoint"
+LOCAL = "A model in this process"
+RUN = "The run"
+
+
+def run(  # noqa: PLR0913  an option of the command is a parameter
+    context: typer.Context,
+    spec: Annotated[
+        str, typer.Argument(metavar="SPEC", help="openai:MODEL, hf:MODEL, table:FILE@NAME, python:FILE.py.")
+    ],
+    images: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="The films: a folder, tar or zip, as it is. Remembered by the workspace."),
+    ] = None,
+    workspace: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("audit"),
+    name: Annotated[str, typer.Option(help="What to call the judge; by default after its model.")] = "",
+    source: Annotated[str | None, typer.Option(help="The dataset, as in `bpals audit`; remembered.")] = None,
+    mapping: Annotated[str | None, typer.Option(metavar="FILE.toml|NAME", help="How to read a table.")] = None,
+    base_url: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="http://HOST:PORT/v1; repeat it for several servers.", rich_help_panel=SERVER),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A host of your own network that may be asked.", rich_help_panel=SERVER),
+    ] = None,
+    ca_file: Annotated[str | None, typer.Option(help="Certificates to trust, as PEM.", rich_help_panel=SERVER)] = None,
+    deadline: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for one request, in all.", rich_help_panel=SERVER)
+    ] = 120.0,
+    in_flight: Annotated[int, typer.Option(min=1, help="Requests at once, at most.", rich_help_panel=SERVER)] = 64,
+    layout: Annotated[
+        str | None, typer.Option(help="single or joint (one JSON for all questions).", rich_help_panel=ASKS)
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="auto, top_k, token_ids or sampled.", rich_help_panel=ASKS)] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Samples where there are no log-probs.", rich_help_panel=ASKS)
+    ] = None,
+    pack: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE.toml", help="The prompt pack.", rich_help_panel=ASKS)
+    ] = None,
+    side: Annotated[
+        int,
+        typer.Option(
+            metavar="PX", min=32, help="The longer side of a film as the judge sees it.", rich_help_panel=ASKS
+        ),
+    ] = 512,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.", rich_help_panel=LOCAL)] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.", rich_help_panel=LOCAL)] = None,
+    batch: Annotated[int | None, typer.Option(help="Questions or films at once.", rich_help_panel=LOCAL)] = None,
+    allow_code_revision: Annotated[
+        str | None,
+        typer.Option(metavar="COMMIT", help="Run the model's own code, of this commit.", rich_help_panel=LOCAL),
+    ] = None,
+    licence: Annotated[str | None, typer.Option(help="Of the weights, for the card.", rich_help_panel=ASKS)] = None,
+    trained_on_target: Annotated[
+        str | None, typer.Option(metavar="yes|no|unknown", help="Was it trained on these labels?", rich_help_panel=ASKS)
+    ] = None,
+    card: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="The card of a table.", rich_help_panel=ASKS)
+    ] = None,
+    limit_images: Annotated[
+        int | None, typer.Option(min=1, help="Ask about N films, drawn at random.", rich_help_panel=RUN)
+    ] = None,
+    budget_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Stop when so many are spent.", rich_help_panel=RUN)
+    ] = None,
+    failure_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Stop when more than this share fails.", rich_help_panel=RUN)
+    ] = 0.005,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Ask again what failed.", rich_help_panel=RUN)
+    ] = False,
+    require_all: Annotated[
+        bool, typer.Option("--require-all", help="Refuse if a film is missing.", rich_help_panel=RUN)
+    ] = False,
+    verify: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Ask N stored questions again, in whole films: how far do they drift?",
+            rich_help_panel=RUN,
+        ),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Where the order of the films starts.", rich_help_panel=RUN)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, for a program.")] = False,
+) -> None:
+    """Ask a judge about every film of the dataset; kill it when you like, the same command goes on."""  # fmt: skip
+    _refuse_strange(parse_spec(spec).kind, context)
+    given = {"layout": layout, "method": method, "samples": samples, "pack": pack, "device": device, "dtype": dtype,
+             "batch": batch, "licence": licence, "trained_on_target": trained_on_target, "card": card,
+             "allow_code_revision": allow_code_revision}  # fmt: skip
+    key, allow = os.environ.get(KEY, ""), tuple(allow_host or ())
+    order = Order(
+        name=name,
+        source=source,
+        mapping=mapping,
+        endpoints=tuple(
+            Endpoint(url=url, key=key, ca_file=ca_file, deadline_s=deadline, allow=allow) for url in base_url or ()
+        ),
+        pace=Pace(in_flight=in_flight, budget_tokens=budget_tokens, failure_share=failure_share, seed=seed),
+        preparation=Preparation(side_px=side),
+        limit_images=limit_images,
+        require_all=require_all,
+        retry_failed=retry_failed,
+        verify=verify,
+        seed=seed,
+        options={option: value for option, value in given.items() if value is not None},
+    )
+    with LiveLine() as line:
+        done = run_judge(spec, images=images, workspace=workspace, order=order, watch=line.draw, say=line.say)
+    if as_json:
+        print(json.dumps(_as_json(done), indent=1))
+    else:
+        _tell(done, workspace)
+    if code := EXIT.get(done.state, 0):
+        raise typer.Exit(code)
+
+
+EXIT = {"interrupted": 130, "budget": 3}
+"""How a run ends that has not asked everything; one that had to stop raises Stopped."""
+
+ALL = {"spec", "workspace", "name", "source", "mapping", "as_json"}
+SHOWN = {"images", "side", "limit_images", "failure_share", "retry_failed", "require_all", "verify", "seed"}
+"""Options of every judge that is shown films ..."""
+SERVED = {"base_url", "allow_host", "ca_file", "deadline", "in_flight", "budget_tokens"}
+"""... and of one behind an endpoint."""
+TAKES = {
+    "openai": SHOWN | SERVED | {"layout", "method", "samples", "pack", "licence", "trained_on_target"},
+    "hf": SHOWN | {"pack", "device", "dtype", "batch", "licence", "trained_on_target", "allow_code_revision"},
+    "stub": SHOWN,
+    "table": {"card"},
+}
+"""What each kind of judge understands; a judge of your own may be behind an endpoint."""
+
+
+def _refuse_strange(kind: str, context: typer.Context) -> None:
+    """Refuse an option that this kind of judge does not know: what is typed is never ignored."""
+    takes = ALL | TAKES.get(kind, SHOWN | SERVED)
+    for parameter in context.command.params:
+        origin = context.get_parameter_source(parameter.name or "")
+        if origin and origin.name == "COMMANDLINE" and parameter.name not in takes:
+            raise UsageError(f"{parameter.opts[0]} means nothing to a judge of kind {kind}. Leave it out")
+
+
+def _as_json(done: JudgeRun) -> dict[str, Any]:
+    return {
+        "judge": done.name,
+        "state": done.state,
+        "films": done.films,
+        "counts": dict(done.counts),
+        "sealed": None if done.sealed is None else str(done.sealed),
+        "card": done.card.as_dict(),
+        "tally": None if done.tally is None else done.tally.as_dict(),
+        "drift": None if done.drift is None else done.drift.as_dict(),
+        "notices": [notice.message for notice in done.notices],
+    }
+
+
+def _tell(done: JudgeRun, workspace: Path) -> None:
+    """Print what became of the questions, all six outcomes, and what to do next."""
+    print(f"{done.name}: {done.state}, {done.films:,} films, {sum(done.counts.values()):,} pairs")
+    print("  " + ", ".join(f"{outcome} {count:,}" for outcome, count in done.counts.items()))
+    if done.drift is not None:
+        print(f"  {done.drift.sentence}")
+    if done.state == "budget":
+        print("The tokens are spent. What is done is kept; the same command goes on.", file=sys.stderr)
+    if done.sealed is not None:
+        print(f"Card:  bpals judge card {done.name} --workspace {workspace}")
+        print(f"Audit: bpals audit --workspace {workspace}")

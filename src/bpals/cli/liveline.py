@@ -1,0 +1,81 @@
+"""The live line of a judge run: redrawn five times a second on a terminal, a plain line every ten seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from bpals.judges.snapshot import Snapshot
+
+PLAIN_EVERY_S = 10.0
+
+
+class LiveLine:
+    """Shows a run's snapshots on stderr."""
+
+    def __init__(self) -> None:
+        """Begin with nothing drawn."""
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=5, transient=True)
+        self._next_s = time.monotonic() + PLAIN_EVERY_S
+
+    def __enter__(self) -> Self:
+        """Start drawing where somebody watches."""
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wipe the line."""
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def draw(self, snapshot: Snapshot) -> None:
+        """Show how far the run is."""
+        if self._console.is_terminal:
+            self._live.update(Text(line_of(snapshot)))
+        elif time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + PLAIN_EVERY_S
+            print(line_of(snapshot), file=sys.stderr, flush=True)
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence above the line."""
+        if self._console.is_terminal:
+            self._console.print(f"note: {sentence}", markup=False)
+        else:
+            print(f"note: {sentence}", file=sys.stderr, flush=True)
+
+
+def line_of(snapshot: Snapshot) -> str:
+    """Write a snapshot as one line: films, pairs a second, in flight, latency, cache, outcomes, tokens, time left."""
+    outcomes = " ".join(f"{count:,} {outcome}" for outcome, count in snapshot.outcomes.items() if count)
+    return " | ".join(
+        part
+        for part in (
+            f"{snapshot.films_done:,}/{snapshot.films_all:,} films",
+            f"{snapshot.pairs_per_s:,.1f} pairs/s",
+            f"{snapshot.in_flight}/{snapshot.limit} in flight",
+            f"p50 {snapshot.p50_s:.2f} s p95 {snapshot.p95_s:.2f} s",
+            f"{snapshot.cached_share:.0%} cached",
+            outcomes,
+            f"{snapshot.tokens.prompt + snapshot.tokens.output:,} tokens",
+            f"{span(snapshot.eta_s)} left" if snapshot.eta_s is not None else "",
+        )
+        if part
+    )
+
+
+def span(seconds: float) -> str:
+    """Write 4210 s as 1:10 h, 130 s as 2:10 min."""
+    whole = int(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    return f"{whole // 60}:{whole % 60:02} min"

@@ -1,0 +1,52 @@
+"""Files that are on the disk when we say so, and records that name them by hash."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+
+def sha256(content: bytes) -> str:
+    """Hash bytes; the algorithm stands in front, so that it can change one day."""
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def parquet(table: pl.DataFrame) -> bytes:
+    """Turn a table into bytes; the same table gives the same ones."""
+    buffer = io.BytesIO()
+    table.write_parquet(buffer, compression="zstd", statistics=True, row_group_size=262_144)
+    return buffer.getvalue()
+
+
+def named(files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    """Name files with their hash and size, as a record does."""
+    return {name: {"sha256": sha256(content), "bytes": len(content)} for name, content in files.items()}
+
+
+def names_files(run: Mapping[str, Any]) -> bool:
+    """Say whether a record names every file with its hash."""
+    files = run.get("files")
+    return isinstance(files, dict) and all(isinstance(f, dict) and "sha256" in f for f in files.values())
+
+
+def write_durably(target: Path, content: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with target.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk knows the names in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

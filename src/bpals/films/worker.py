@@ -1,0 +1,95 @@
+"""One process that prepares films: bytes in, a film or a refusal out, nothing else.
+
+It is a program of its own (`python -m bpals.films.worker`) and not a fork, so that it shares nothing with the run, and
+needs no `if __name__ == "__main__"` in the script of whoever calls us. What it sends is plain text and pixels: a film
+that took it over could not make the run do anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from bpals.errors import MissingExtra
+from bpals.films.prepare import Preparation, Prepared, prepare
+from bpals.types import Film, Refusal
+
+READY = b"ready"
+CPU_S = 60.0
+"""Seconds of computing after which a film ends its worker; a usual one takes .03."""
+OUT_OF_MEMORY = 70
+
+
+def pack(prepared: Prepared | Refusal) -> bytes:
+    """Write a film or refusal as JSON, then pixels."""
+    if isinstance(prepared, Refusal):
+        about: dict[str, object] = {"code": prepared.code, "message": prepared.message}
+        return _framed(about, b"")
+    film = prepared.film
+    about = {"sha256": film.sha256, "width_px": film.width_px, "height_px": film.height_px}
+    return _framed({"film": about, "notes": prepared.notes}, film.png)
+
+
+def unpack(reply: bytes) -> Prepared | Refusal:
+    """Read what `pack` wrote; raises MissingExtra where the worker lacks a package."""
+    (length,) = struct.unpack_from("<I", reply)
+    about = json.loads(reply[4 : 4 + length])
+    if "extra" in about:
+        raise MissingExtra.of("A film in DICOM", "dicom")
+    if "film" not in about:
+        return Refusal(**about)
+    film = Film(png=reply[4 + length :], **about["film"])
+    return Prepared(film=film, notes=tuple(about["notes"]))
+
+
+def _framed(about: dict[str, object], pixels: bytes) -> bytes:
+    head = json.dumps(about).encode()
+    return struct.pack("<I", len(head)) + head + pixels
+
+
+def main() -> None:
+    """Answer until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which closes its workers
+    channel = Connection(int(sys.argv[1]))
+    preparation = Preparation(**json.loads(sys.argv[2]))
+    _limit_memory(int(sys.argv[3]))
+    channel.send_bytes(READY)
+    while True:
+        try:
+            content = channel.recv_bytes()
+        except (EOFError, OSError):
+            return
+        # The timer's signal ends the process even inside a decoder written in C.
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)
+        reply = _answer(content, preparation)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        channel.send_bytes(reply)
+
+
+def _answer(content: bytes, preparation: Preparation) -> bytes:
+    try:
+        return pack(prepare(content, preparation))
+    except MissingExtra:
+        return _framed({"extra": "dicom"}, b"")
+    except MemoryError:  # what is left of the memory is not to be trusted: the run starts another worker
+        os._exit(OUT_OF_MEMORY)
+
+
+def _limit_memory(more: int) -> None:
+    """Allow this much address space beyond what the process has now; where the system cannot say, do without."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    except (OSError, ValueError):
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""`hf:MODEL[@REVISION]`: a vision-language model of Hugging Face transformers, run in this process.
+
+A film and a question go through the model once; the answer is read from the probabilities of the first token, all of
+them, so that nothing is estimated and nothing is sampled.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jinja2
+
+from bpals.errors import JudgeError
+from bpals.findings import Vocabulary
+from bpals.judges.contrast import ContrastJudge
+from bpals.judges.modelfolder import ModelFolder, find_model, import_package
+from bpals.judges.models import default_model, known_models
+from bpals.judges.pack import Pack, load_pack
+from bpals.judges.transformer import HfOptions, Transformer, load_transformer, picture
+from bpals.judges.words import AnswerWords, is_refusal
+from bpals.types import Film, JudgeCard, Outcome, Polarity, Question, Reply, Usage
+
+TOP = 20
+"""Tokens that are kept with an answer."""
+LONGEST_WORD = 16
+"""Characters of a token that could still be an answer word with what stands around it."""
+
+
+def open_hf(model: str = "", revision: str = "", **options: Any) -> HfJudge | ContrastJudge:
+    """Open a folder, or a model of the hub at a pinned commit; its configuration decides how it is asked.
+
+    Without a model it is the default one. The options are the fields of HfOptions.
+    """
+    chosen = HfOptions(**options)
+    pack = load_pack(chosen.pack)
+    name = model or default_model().model
+    known = known_models().get(name)
+    pinned = revision or (known.revision if known else "")
+    origin = find_model(name, pinned, allow_code_revision=chosen.allow_code_revision, cache=chosen.cache)
+    if _is_dual_encoder(origin):
+        return ContrastJudge(load_transformer(origin, chosen, auto="AutoModel"), pack, chosen)
+    return HfJudge(load_transformer(origin, chosen, auto="AutoModelForImageTextToText"), pack, chosen)
+
+
+def _is_dual_encoder(origin: ModelFolder) -> bool:
+    """Say which of the two kinds a model is; what is neither cannot be asked about a film."""
+    modeling_auto = import_package("transformers.models.auto.modeling_auto", origin.model)
+    kind = str(origin.config.get("model_type", ""))
+    dual = {**modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES, **OTHER_DUAL_ENCODERS}
+    talking = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    own_code = origin.config.get("auto_map", {}) if origin.runs_code else {}
+    if origin.architecture == talking.get(kind) or "AutoModelForImageTextToText" in own_code:
+        return False
+    if kind in dual or "AutoModel" in own_code:
+        return True
+    if kind in talking:
+        return False
+    named = origin.architecture or kind or "nothing"
+    raise JudgeError(
+        f"hf:{origin.model}: its configuration names {named}, which neither answers questions about an image nor "
+        f"compares images with texts. Name an image-text-to-text model or a dual encoder like CLIP"
+    )
+
+
+OTHER_DUAL_ENCODERS: Mapping[str, str] = {"vision-text-dual-encoder": "VisionTextDualEncoderModel"}
+"""Dual encoders that transformers does not list as classifiers of images."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerTokens:
+    """Which tokens of a model mean an answer."""
+
+    yes: tuple[int, ...]
+    no: tuple[int, ...]
+    abstain: tuple[int, ...] = ()
+    read_by: Literal["whole word", "first piece"] = "whole word"
+    """Where no single token is the word, its first piece stands for it, if that can mean nothing else."""
+
+    def side(self, token: int) -> Literal["yes", "no", "abstain"] | None:
+        """Say which side a token is on."""
+        if token in self.yes:
+            return "yes"
+        if token in self.no:
+            return "no"
+        return "abstain" if token in self.abstain else None
+
+
+class HfJudge:
+    """A model that reads an image and a question, asked for the whole distribution of its first token."""
+
+    def __init__(self, transformer: Transformer, pack: Pack, options: HfOptions) -> None:
+        """Find the model's words for yes and no; a model without them cannot be asked."""
+        self._transformer = transformer
+        self._pack = pack
+        self._options = options
+        self._layout = _layout(transformer.processor)
+        transformer.model.generation_config = _first_token_only(transformer)
+        self._answers = find_answers(transformer.processor.tokenizer, pack.answers, model=transformer.origin.model)
+
+    @property
+    def card(self) -> JudgeCard:
+        """Say who this judge is."""
+        settings = {
+            "layout": self._layout,
+            "answers_read_by": self._answers.read_by,
+            "yes_tokens": list(self._answers.yes),
+            "no_tokens": list(self._answers.no),
+        }
+        both: tuple[Polarity, ...] = ("present", "absent")
+        return self._transformer.card(self._pack, self._options, settings=settings, polarities=both)
+
+    def questions(self, vocabulary: Vocabulary) -> tuple[Question, ...]:
+        """List what every film is asked: each finding in both polarities, then the film's topics."""
+        return self._pack.questions(vocabulary)
+
+    def ask(self, film: Film | None, questions: Sequence[Question]) -> Sequence[Reply]:
+        """Answer the questions about one film; without one the model sees the words alone."""
+        image = None if film is None else picture(film)
+        texts = [self._pack.prompt(question) for question in questions]
+        size = self._options.batch
+        groups = [texts[start : start + size] for start in range(0, len(texts), size)]
+        return [reply for group in groups for reply in self._ask_group(image, group)]
+
+    def _ask_group(self, image: Any, texts: Sequence[str]) -> list[Reply]:
+        """Answer as many as fit into memory at once: half as many where they do not."""
+        started = time.perf_counter()
+        try:
+            inputs = self._inputs(image, texts)
+            logprobs = self._first_logprobs(inputs)
+        except self._transformer.torch.OutOfMemoryError:
+            if len(texts) == 1:
+                raise JudgeError(
+                    f"hf:{self._transformer.origin.model} has no memory for one question on this device. "
+                    f"Type --dtype bfloat16, or --device cpu"
+                ) from None
+            half = len(texts) // 2
+            return self._ask_group(image, texts[:half]) + self._ask_group(image, texts[half:])
+        except (ValueError, TypeError, AttributeError, jinja2.TemplateError) as error:
+            if image is not None:
+                raise
+            why = f"the model cannot be asked without an image: {str(error)[:100]}"
+            return [Reply(outcome="unsupported", method="exact", why=why) for _ in texts]
+        each_s = (time.perf_counter() - started) / len(texts)
+        lengths = inputs["attention_mask"].sum(dim=1).tolist()
+        return [self._read(row, length, each_s) for row, length in zip(logprobs, lengths, strict=True)]
+
+    def _inputs(self, image: Any, texts: Sequence[str]) -> Any:
+        """Write the prompts as the model was trained to read them, and fill them up on the left to one length."""
+        processor = self._transformer.processor
+        prompts = [self._prompt(text, with_image=image is not None) for text in texts]
+        begin = processor.tokenizer.bos_token
+        images = {} if image is None else {"images": [[image] for _ in texts]}
+        inputs = processor(
+            text=prompts,
+            **images,
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+            add_special_tokens=not (begin and prompts[0].startswith(begin)),
+        )
+        return self._transformer.place(inputs)
+
+    def _prompt(self, text: str, *, with_image: bool) -> str:
+        processor = self._transformer.processor
+        if self._layout == "plain":
+            return f"{processor.image_token}\n{text}\n" if with_image else f"{text}\n"
+        return _render(processor, text, with_image=with_image)
+
+    def _first_logprobs(self, inputs: Any) -> Any:
+        """Run the model up to its first token; `generate` numbers the positions as each kind of model wants them."""
+        with self._transformer.torch.inference_mode():
+            made = self._transformer.model.generate(**inputs)
+        return made.logits[0].double().log_softmax(dim=-1).cpu()
+
+    def _read(self, logprobs: Any, length: int, each_s: float) -> Reply:
+        """Read the distribution of the first token."""
+        listed = logprobs.topk(min(TOP, len(logprobs)))
+        decode = self._transformer.processor.tokenizer.decode
+        top = tuple(
+            (decode([token]), value)
+            for token, value in zip(listed.indices.tolist(), listed.values.tolist(), strict=True)
+        )
+        yes, no = (logprobs[list(side)].logsumexp(dim=0).item() for side in (self._answers.yes, self._answers.no))
+        if not (math.isfinite(yes) and math.isfinite(no)):
+            raise FloatingPointError(f"the model gave no finite number in {self._transformer.placement['dtype']}")
+        outcome, why = _outcome(self._answers.side(listed.indices[0].item()), top[0][0])
+        return Reply(
+            outcome=outcome,
+            logit=yes - no if outcome == "answered" else None,
+            mass=min(math.exp(yes) + math.exp(no), 1.0),
+            method="exact",
+            why=why,
+            text=top[0][0],
+            top=top,
+            usage=Usage(prompt=int(length), output=1),
+            latency_s=each_s,
+        )
+
+
+def _first_token_only(transformer: Transformer) -> Any:
+    """Let the model write one token, and forget the habits of writing that it ships: beams, penalties, temperature."""
+    shipped, tokenizer = transformer.model.generation_config, transformer.processor.tokenizer
+    ids = {name: getattr(shipped, name, None) for name in ("bos_token_id", "eos_token_id", "decoder_start_token_id")}
+    return transformer.transformers.GenerationConfig(
+        **ids,
+        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+        max_new_tokens=1,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+
+
+def _outcome(side: str | None, likeliest: str) -> tuple[Outcome, str]:
+    """Say what the likeliest token makes of the reply."""
+    if side in {"yes", "no"}:
+        return "answered", ""
+    if side == "abstain":
+        return "abstained", f"the model said {likeliest.strip()!r}"
+    why = f"the likeliest token is {likeliest[:40]!r}, which is no answer word"
+    return ("refused" if is_refusal(likeliest) else "unparsed"), why
+
+
+def find_answers(tokenizer: Any, words: AnswerWords, *, model: str) -> AnswerTokens:
+    """Find every token that is an answer word, in any case and with what a tokenizer writes before it."""
+    found: dict[str, list[int]] = {"yes": [], "no": [], "abstain": []}
+    special = set(tokenizer.all_special_ids)
+    for written, token in tokenizer.get_vocab().items():
+        if len(written) <= LONGEST_WORD and token not in special and (side := words.side(tokenizer.decode([token]))):
+            found[side].append(token)
+    if found["yes"] and found["no"]:
+        yes, no, abstain = (tuple(sorted(found[side])) for side in ("yes", "no", "abstain"))
+        return AnswerTokens(yes=yes, no=no, abstain=abstain)
+    return _first_pieces(tokenizer, words, found, model=model)
+
+
+def _first_pieces(tokenizer: Any, words: AnswerWords, found: Mapping[str, list[int]], *, model: str) -> AnswerTokens:
+    """Let the first piece of a word stand for it where the word is no token; both sides must begin differently."""
+    pieces = {"yes": set(found["yes"]), "no": set(found["no"])}
+    for side, spelled in (("yes", words.yes), ("no", words.no)):
+        if not pieces[side]:
+            pieces[side] = set(_begin(tokenizer, spelled))
+    shared = pieces["yes"] & pieces["no"]
+    if shared or not (pieces["yes"] and pieces["no"]):
+        raise JudgeError(
+            f"hf:{model}: its tokenizer writes {words.yes[0]!r} and {words.no[0]!r} with the same first token, so one "
+            f"token cannot tell them apart. Name other [answers] in a prompt pack of your own"
+        )
+    return AnswerTokens(
+        yes=tuple(sorted(pieces["yes"])),
+        no=tuple(sorted(pieces["no"])),
+        abstain=tuple(sorted(found["abstain"])),
+        read_by="first piece",
+    )
+
+
+def _begin(tokenizer: Any, words: Iterable[str]) -> Iterable[int]:
+    """Give the first tokens of a word in its usual spellings."""
+    for word in words:
+        for spelled in (word, word.capitalize(), word.upper()):
+            yield from tokenizer.encode(spelled, add_special_tokens=False)[:1]
+
+
+def _layout(processor: Any) -> Literal["chat", "plain"]:
+    """Say whether the model has a chat template that takes an image; without one it is given its image token."""
+    template = processor.chat_template or getattr(processor.tokenizer, "chat_template", None)
+    mark = getattr(processor, "image_token", None)
+    if template and (mark is None or mark in _render(processor, "?", with_image=True)):
+        return "chat"
+    if mark is None:
+        raise JudgeError("the model has neither a chat template nor an image token, so it cannot be shown a film")
+    return "plain"
+
+
+def _render(processor: Any, text: str, *, with_image: bool) -> str:
+    """Write one prompt by the model's own chat template: the image first, the words last, no thinking aloud."""
+    template = processor.chat_template or processor.tokenizer.chat_template
+    words = {"type": "text", "text": text}
+    content = [{"type": "image"}, words] if with_image else [words]
+    quiet = {"enable_thinking": False} if "enable_thinking" in str(template) else {}
+    conversation = [{"role": "user", "content": content}]
+    written: str = processor.apply_chat_template(
+        conversation, chat_template=None if processor.chat_template else template, add_generation_prompt=True, **quiet
+    )
+    return written

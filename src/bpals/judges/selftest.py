@@ -1,0 +1,400 @@
+"""Before a run: does the film arrive, are the log-probs there, does each question get its own reply?
+
+Only these three stop a run, each with its own words. What else is odd is a warning, written on the judge's card:
+little probability on the answer words, nothing reused between two questions of a film, unsteady repeats, samples that
+are all the same, answer words of several tokens, another model's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bpals.errors import JudgeError
+from bpals.judges import controls
+from bpals.judges.line import GaveUp
+from bpals.judges.openai import Method, OpenAIJudge
+from bpals.judges.protocol import Line, R, Read, RequestRefused
+from bpals.judges.words import WRAPPING
+from bpals.types import Film, Question, Reply
+
+LOW_MASS = 0.9
+SAME = 1e-6
+"""Log-probs that differ by less are the same: no two different images give that to a model that sees them."""
+UNSTEADY = 0.1
+"""Nats by which a repeat may differ: a reused prefix alone moves a log-prob by about .06."""
+TELLING = 0.3
+"""Nats by which two replies must differ to be told apart when they come back together."""
+LIKELY = -5.0
+"""Log-probs below this are too small to compare: their noise is large."""
+OF_VLLM = ("prompt_logprobs", "kv_transfer_params")
+"""Keys that only vLLM's replies have: it alone keeps images by uuid, and others answer the question with an error."""
+AT_ONCE = 6
+SIDE_PX = 512
+ROUNDS = 2
+
+OpenLine = Callable[[], Line]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What the self-test saw."""
+
+    judge: OpenAIJudge
+    """The judge with what was decided: how it is read, how its films travel, and this on its card."""
+    model: str
+    """The name in the endpoint's replies, without its path."""
+    method: str
+    image_by: str
+    image_tokens: int | None
+    """Tokens that a film adds to the prompt; null where the endpoint does not count."""
+    cached_tokens: int
+    """Tokens of a film's second question that the endpoint had already read."""
+    low_mass: float | None
+    """Share of the replies with less than .9 on the answer words; null where mass means nothing."""
+    repeat: float | None
+    """Nats by which the same request differed when it was sent again; null where no nats were to be had."""
+    between_images: float | None
+    """Nats by which replies differed between films; null where a film was answered and another was not."""
+    checked_order: int
+    """Replies that came back together and were found to be each other's own."""
+    outcomes: Mapping[str, int]
+    calls: int
+    warnings: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Write it out for the judge's card."""
+        left_out = ("judge", "warnings", "outcomes")
+        plain = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
+        rounded = {name: round(value, 6) if isinstance(value, float) else value for name, value in plain.items()}
+        return {**rounded, "outcomes": dict(self.outcomes), "warnings": list(self.warnings)}
+
+
+@dataclass(slots=True)
+class _Witness:
+    """A line that remembers what went over it."""
+
+    line: Line
+    models: list[str]
+    calls: list[int]
+    keeps: list[bool]
+
+    @property
+    def image_sent(self) -> bool:
+        return self.line.image_sent
+
+    @image_sent.setter
+    def image_sent(self, sent: bool) -> None:
+        self.line.image_sent = sent
+
+    async def post(self, body: bytes, read: Read[R]) -> R:
+        def seen(payload: Mapping[str, Any]) -> R:
+            self.models.append(str(payload.get("model") or ""))
+            self.keeps[0] |= any(mark in payload for mark in OF_VLLM)
+            return read(payload)
+
+        self.calls[0] += 1
+        return await self.line.post(body, seen)
+
+
+class _Said:
+    """What came back to one request."""
+
+    def __init__(self, replies: Sequence[Reply]) -> None:
+        self.replies = replies
+        self.first = replies[0]
+        told = {str(place): reply.logit for place, reply in enumerate(replies) if reply.logit is not None}
+        self.signs = dict(self.first.top) or told
+
+    def distance(self, other: _Said, *, floor: float = LIKELY) -> float:
+        """Say how far two replies are apart in nats; what one does not list has at most its smallest."""
+        mine, theirs = self.signs, other.signs
+        if not mine or not theirs:
+            return 0.0 if [r.outcome for r in self.replies] == [r.outcome for r in other.replies] else math.inf
+        lowest, other_lowest = min(mine.values()), min(theirs.values())
+        pairs = [(mine.get(sign, lowest), theirs.get(sign, other_lowest)) for sign in mine.keys() | theirs.keys()]
+        return max((abs(one - two) for one, two in pairs if max(one, two) > floor), default=0.0)
+
+
+class _Trial:
+    """A judge on trial: what it was asked and what it said, so far."""
+
+    def __init__(
+        self, judge: OpenAIJudge, films: Sequence[Film], questions: Sequence[Question], open_line: OpenLine
+    ) -> None:
+        self.judge = judge
+        self.open_line = open_line
+        self.models: list[str] = []
+        self.calls = [0]
+        self.keeps = [False]
+        self.said: list[_Said] = []
+        self.shown: list[tuple[Film, int, _Said]] = []
+        self.warnings: list[str] = []
+        half = max(len(questions) // 2, 1)
+        joint = [list(questions[:half]), list(questions[half:])]
+        self.requests = [part for part in joint if part] if judge.layout == "joint" else [[q] for q in questions[:2]]
+        side_px = max(films[0].width_px, films[0].height_px) if films else SIDE_PX
+        self.images = [film for _, film in controls.films(side_px) if film] + list(films)
+        self.films = list(films) or self.images[1:2]
+
+    @property
+    def sampled(self) -> bool:
+        return self.judge.layout == "single" and self.judge.method == "sampled"
+
+    def witness(self) -> _Witness:
+        return _Witness(self.open_line(), self.models, self.calls, self.keeps)
+
+    async def ask(
+        self, film: Film | None, request: int = 0, *, judge: OpenAIJudge | None = None, line: _Witness | None = None
+    ) -> _Said:
+        asked = self.requests[request % len(self.requests)]
+        said = _Said(await (judge or self.judge).ask_line(film, asked, line or self.witness()))
+        self.said.append(said)
+        return said
+
+
+async def selftest(
+    judge: OpenAIJudge, films: Sequence[Film], questions: Sequence[Question], open_line: OpenLine, asked_model: str = ""
+) -> Observed:
+    """Try a judge on a few films (ten say enough) and decide what was left open; raises JudgeError if it is useless.
+
+    `open_line` gives a new line, as for a new film.
+    """
+    trial = _Trial(judge, films, questions, open_line)
+    try:
+        await _decide_method(trial)
+        image_tokens, between, repeat = await _check_image(trial)
+        cached = await _check_reuse(trial, image_tokens)
+        await _decide_image_by(trial, repeat)
+    except RequestRefused as refusal:
+        raise JudgeError(
+            f"the endpoint refuses a question with an image ({refusal}): no image arrives. "
+            f"Serve a model that takes images, and look at its log"
+        ) from None
+    checked = await _check_order(trial, repeat)
+    low_mass = _check_words(trial)
+    _check_samples(trial)
+    model = _check_model(trial, asked_model or judge.model)
+    counted = [reply.outcome for said in trial.said for reply in said.replies]
+    observed = Observed(
+        judge=trial.judge,
+        model=model,
+        method="joint" if judge.layout == "joint" else trial.judge.method,
+        image_by=trial.judge.image_by,
+        image_tokens=image_tokens,
+        cached_tokens=cached,
+        low_mass=low_mass,
+        repeat=repeat if repeat is None or math.isfinite(repeat) else None,
+        between_images=between if math.isfinite(between) else None,
+        checked_order=checked,
+        outcomes={outcome: counted.count(outcome) for outcome in sorted(set(counted))},
+        calls=trial.calls[0],
+        warnings=tuple(trial.warnings),
+    )
+    return replace(observed, judge=replace(trial.judge, observed=observed.as_dict()))
+
+
+async def _decide_method(trial: _Trial) -> None:
+    """Find how this server can be read; a method that was asked for and does not work stops the run."""
+    if trial.judge.layout == "joint":
+        return
+    wanted = trial.judge.method
+    every: tuple[Method, ...] = ("token_ids", "top_k")
+    tried = every if wanted == "auto" else tuple(method for method in every if method == wanted)
+    for method in tried:
+        if method == "top_k" or trial.judge.token_ids:
+            candidate = replace(trial.judge, method=method)
+            if await _has_logprobs(trial, candidate):
+                trial.judge = candidate
+                return
+    if wanted in ("token_ids", "top_k"):
+        raise JudgeError(
+            f"the endpoint was asked for log-probs and sends none: {wanted} cannot be read. "
+            f"Turn them on in the server, or type --method sampled to ask each question {trial.judge.samples} times"
+        )
+    trial.judge = replace(trial.judge, method="sampled")
+    if wanted == "auto":
+        times = trial.judge.samples
+        trial.warnings.append(f"the endpoint sends no log-probs: each question is asked {times} times and counted")
+    try:
+        await trial.ask(trial.films[0])
+    except RequestRefused:
+        trial.judge = replace(trial.judge, several=False)
+
+
+async def _has_logprobs(trial: _Trial, judge: OpenAIJudge) -> bool:
+    try:
+        said = await trial.ask(trial.films[0], judge=judge)
+    except RequestRefused:
+        return False
+    if said.first.top and (judge.method == "top_k" or said.first.outcome == "answered"):
+        return True
+    trial.said.pop()  # it says nothing of how the judge answers when it is read another way
+    return False
+
+
+async def _check_image(trial: _Trial) -> tuple[int | None, float, float | None]:
+    """Show the judge nothing, controls and films; stop if what is shown makes no difference."""
+    blind = await trial.ask(None)
+    seen = [[await trial.ask(film, request) for film in trial.images] for request in (0, 1)]
+    trial.shown = [
+        (film, request, said) for request in (0, 1) for film, said in zip(trial.images, seen[request], strict=True)
+    ]
+    again = [await trial.ask(trial.images[-1], request) for request in (0, 1)]
+    counted = (seen[0][0].first.usage.prompt, blind.first.usage.prompt)
+    image_tokens = counted[0] - counted[1] if all(counted) else None
+    repeats = [(said[-1], twice) for said, twice in zip(seen, again, strict=True)]
+    if _is_blind(trial, seen, max(one.distance(two, floor=-math.inf) for one, two in repeats), image_tokens):
+        longer = image_tokens is not None and image_tokens > 0
+        raise JudgeError(
+            f"the image does not arrive: {len(trial.images)} different images, among them black and noise, got the "
+            f"same replies{'' if longer else ', and the prompt is no longer with an image than without'}. "
+            f"Is this a model that takes images, served with its image part (llama.cpp: --mmproj)?"
+        )
+    repeat = max(one.distance(two) for one, two in repeats)
+    if trial.sampled:
+        return image_tokens, _widest(seen), None
+    if repeat > UNSTEADY:
+        gave = f"log-probs that differ by {repeat:.2f}" if math.isfinite(repeat) else "an answer once and none again"
+        trial.warnings.append(f"the same request gave {gave}: runs cannot be repeated")
+    return image_tokens, _widest(seen), repeat
+
+
+def _is_blind(trial: _Trial, seen: Sequence[Sequence[_Said]], repeat: float, image_tokens: int | None) -> bool:
+    """Say whether different images made no more difference than the same one shown again.
+
+    Log-probs that are all the same tell alone. Whole words and noisy servers tell only beside a prompt that an image
+    does not make longer.
+    """
+    between = _widest(seen, floor=-math.inf)
+    coarse = trial.sampled or trial.judge.layout == "joint"
+    if not coarse and between <= SAME:
+        return True
+    alike = between <= max(SAME, repeat if image_tokens is None else 3 * repeat)
+    if alike and image_tokens is None:
+        trial.warnings.append("whether the image arrives cannot be seen: the replies are alike, no tokens are counted")
+    return alike and image_tokens is not None and image_tokens <= 0
+
+
+def _widest(seen: Sequence[Sequence[_Said]], *, floor: float = LIKELY) -> float:
+    pairs = (pair for said in seen for pair in itertools.combinations(said, 2))
+    return max((one.distance(two, floor=floor) for one, two in pairs), default=0.0)
+
+
+async def _check_reuse(trial: _Trial, image_tokens: int | None) -> int:
+    """Ask two questions of one film in a row: the second should find the film already read."""
+    line = trial.witness()
+    await trial.ask(trial.films[0], 0, line=line)
+    cached = (await trial.ask(trial.films[0], 1, line=line)).first.usage.cached
+    if cached < max(image_tokens or 0, 1) and trial.judge.layout == "single":
+        trial.warnings.append(
+            f"a film's second question found {cached} tokens already read: the server reads the film for every "
+            f"question. Turn on its prefix cache, or its count of cached tokens (vLLM: --enable-prompt-tokens-details)"
+        )
+    return cached
+
+
+async def _decide_image_by(trial: _Trial, repeat: float | None) -> None:
+    """See whether the server keeps a film by its uuid and answers the same without its bytes."""
+    wanted = trial.judge.image_by
+    trial.judge = replace(trial.judge, image_by="bytes")
+    if wanted == "bytes" or (wanted == "auto" and not trial.keeps[0]):
+        return
+    kept = replace(trial.judge, image_by="uuid")
+    film, line = trial.films[0], trial.witness()
+    before = trial.calls[0]
+    sent = await trial.ask(film, 0, judge=kept, line=line)
+    between = trial.calls[0]
+    try:
+        again = await trial.ask(film, 0, judge=kept, line=line)
+        refused = trial.calls[0] - between > between - before  # a miss costs a second request, with the bytes
+    except GaveUp:  # llama.cpp answers 500 to an image without bytes
+        again, refused = sent, True
+    lost = again.first.usage.prompt < sent.first.usage.prompt
+    lost |= not trial.sampled and sent.distance(again) > max(UNSTEADY, 3 * (repeat or 0.0))
+    if lost and wanted == "uuid":
+        raise JudgeError(
+            "the image does not arrive by its uuid: the endpoint takes the request and answers without the image. "
+            'Pass image_by="bytes"'
+        )
+    if refused and wanted == "uuid":
+        trial.warnings.append("the endpoint keeps no image by its uuid: the bytes are sent with every question")
+    if not lost and not refused:
+        trial.judge = kept
+
+
+async def _check_order(trial: _Trial, repeat: float | None) -> int:
+    """Send requests whose replies are known and different all at once; stop if one gets another's reply."""
+    if repeat is None:
+        trial.warnings.append("whether replies are swapped cannot be seen: the answers are sampled")
+        return 0
+    tolerance = max(UNSTEADY, 2 * repeat)
+    telling = max(TELLING, 2 * tolerance)
+    known: list[tuple[Film, int, _Said]] = []
+    for film, request, said in reversed(trial.shown):
+        if len(known) < AT_ONCE and all(said.distance(other) > telling for _, _, other in known):
+            known.append((film, request, said))
+    if len(known) < 2:
+        trial.warnings.append("whether replies are swapped cannot be seen: the replies are too much alike")
+        return 0
+    for _ in range(ROUNDS):
+        came = await asyncio.gather(*(trial.ask(film, request) for film, request, _ in known))
+        for place, said in enumerate(came):
+            far = said.distance(known[place][2]) > tolerance
+            if far and any(said.distance(other) <= tolerance for _, _, other in known):
+                raise JudgeError(
+                    f"replies are swapped: of {len(known)} requests sent at once, one got the reply of another. "
+                    f"Ask with one request at a time, or mend what stands between: a proxy, a cache, a load balancer"
+                )
+    return len(known) * ROUNDS
+
+
+def _check_words(trial: _Trial) -> float | None:
+    """Look at the words: how much probability they hold, and whether each is one token."""
+    replies = [reply for said in trial.said for reply in said.replies]
+    masses = [reply.mass for reply in replies if reply.mass is not None]
+    low = sum(mass < LOW_MASS for mass in masses) / len(masses) if masses else None
+    if low:
+        trial.warnings.append(
+            f"{low:.0%} of {len(masses)} replies have less than {LOW_MASS} of their probability on yes and no: "
+            f"the model wanted to say something else"
+        )
+    answers = trial.judge.pack.answers
+    words = (*answers.yes, *answers.no)
+    firsts = {
+        max(reply.top, key=lambda listed: listed[1])[0].strip(WRAPPING).casefold() for reply in replies if reply.top
+    }
+    pieces = sorted(first for first in firsts for word in words if first and first != word and word.startswith(first))
+    if pieces:
+        trial.warnings.append(f"answer words are not single tokens here: a reply began with {pieces[0]!r}")
+    if not any(reply.outcome == "answered" for reply in replies):
+        trial.warnings.append(f"none of {len(replies)} replies was an answer; the first: {replies[0].why}")
+    return low
+
+
+def _check_samples(trial: _Trial) -> None:
+    """See whether samples differ at all: a server that ignores the temperature gives one answer many times."""
+    times = trial.judge.samples
+    texts = [f"{said.first.text}\n" for said in trial.said]
+    if trial.sampled and times > 1 and all(text == text[: len(text) // times] * times for text in texts):
+        why = "the model is sure, or the server does not sample (do_sample, top_k in its generation_config.json)"
+        trial.warnings.append(f"all {times} samples of each of {len(texts)} questions are the same: {why}")
+
+
+def _check_model(trial: _Trial, asked: str) -> str:
+    """Compare the name in the replies with the name that was asked for, both without their path."""
+    names = {base_name(model) for model in trial.models}
+    said = base_name(trial.models[-1]) if trial.models else ""
+    if names != {base_name(asked)}:
+        others = ", ".join(sorted(names - {base_name(asked)})) or "nothing"
+        trial.warnings.append(f"asked for {base_name(asked)}, the endpoint's replies name {others}")
+    return said
+
+
+def base_name(model: str) -> str:
+    """Give a model's name without the path or the organisation before it."""
+    return model.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1]

@@ -1,0 +1,331 @@
+"""Scores computed elsewhere, as an image judge: `table:FILE[@NAME]`.
+
+A file is wide, a row a film and a column a finding, or long: `image_id, finding, p_present[, outcome, judge]`. Films
+are matched by stem. What cannot be a score stops with its place; what is left out is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from bpals.errors import JudgeError, UnknownName
+from bpals.findings import Vocabulary, fold
+from bpals.judges import cardfile, scorefile
+from bpals.judges.licence import commercial_use
+from bpals.judges.plain import EDGE
+from bpals.judges.scorefile import ScoreFile
+from bpals.types import OUTCOME, JudgeCard, Notice, Trained, answers_schema
+
+VERSION = "1"
+KEYS = ("image_id", "Image Index", "image", "image name", "file name", "filename", "file", "path", "film")
+JUDGES = ("judge", "model")
+ROW = "\0row"
+"""The column that says where a row stood; no header can be called so."""
+SUFFIX = r"(?i)\.(png|jpe?g|dcm|dicom|tiff?|bmp|webp|gif|npy)$"
+"""What a stem is without; an id with other dots, such as a DICOM UID, keeps them."""
+
+PAIR = ["image_id", "finding"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What a file of scores says about the films of a dataset."""
+
+    table: pl.DataFrame
+    """In `answers_schema`: a row a finding for every film that is in both."""
+    card: JudgeCard
+    notices: tuple[Notice, ...]
+
+
+def read_table(
+    path: str | Path,
+    name: str,
+    vocabulary: Vocabulary,
+    image_ids: Sequence[str] | pl.Series,
+    *,
+    card: str | Path | None = None,
+) -> Scores:
+    """Read the scores of one judge; `name` picks it where a column `judge` or `model` names several."""
+    file = scorefile.read(Path(path))
+    rows = _pick(file, name)
+    judge = name or _only_judge(file) or Path(path).name.partition(".")[0]
+    scored, odd = _long(file, rows, vocabulary) if file.column("finding") else _wide(file, rows, vocabulary)
+    _check_numbers(file, scored)
+    films = pl.Series("image_id", image_ids, dtype=pl.String)
+    matched, strangers = _match(file, scored, films)
+    said, card_notices = _card(Path(path), judge, card)
+    called = said.get("name") or judge
+    whole = _complete(matched, films, vocabulary, judge=called)
+    return Scores(
+        table=whole,
+        card=_judge_card(file, said, called, picked=name),
+        notices=(*odd, *strangers, *_count_missing(matched, whole, films), *card_notices),
+    )
+
+
+def _pick(file: ScoreFile, name: str) -> pl.DataFrame:
+    """Keep the rows of one judge; which one must be said where there are several."""
+    rows = file.frame.with_row_index(ROW)
+    column = file.column(*JUDGES)
+    if column is None:
+        if name:
+            raise JudgeError(f"{file.path} has no column judge or model, so no @{name}. Type: table:{file.path}")
+        return rows
+    names = file.frame[column].cast(pl.String)
+    if (row := _first(names.fill_null("") == "")) is not None:
+        raise JudgeError(f"{file.place(row)}: the column {column} is empty. Name the judge of every row")
+    known = names.unique(maintain_order=True).to_list()
+    if name and name not in known:
+        raise UnknownName.of("judge", name, known, where=str(file.path))
+    if not name and len(known) > 1:
+        typed = f"table:{file.path}@{known[0]}"
+        raise JudgeError(f"{file.path} has {len(known)} judges: {', '.join(known)}. Name one: {typed}")
+    return rows.filter(names == (name or known[0]))
+
+
+def _only_judge(file: ScoreFile) -> str:
+    column = file.column(*JUDGES)
+    return "" if column is None else str(file.frame[column][0])
+
+
+def _wide(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> tuple[pl.DataFrame, list[Notice]]:
+    """Turn a column a finding into a row a finding; a cell without a number is an abstention."""
+    spellings = vocabulary.spellings
+    key = _key(file, [name for name in file.frame.columns if fold(name) not in spellings])
+    found: dict[str, str] = {}
+    for column in file.frame.columns:
+        finding = spellings.get(fold(column))
+        if finding in found:
+            raise JudgeError(f"{file.path}: {found[finding]!r} and {column!r} are both {finding}. Remove one of them")
+        if finding and column != key:
+            found[finding] = column
+    if not found:
+        raise JudgeError(
+            f"{file.path} has no column that is a finding of {vocabulary.name}, only {', '.join(file.frame.columns)}. "
+            f"Name the columns as the dataset does: {', '.join(vocabulary.findings)}"
+        )
+    numbers = [_number(file, rows, column).alias(finding) for finding, column in found.items()]
+    names = rows.select(ROW, pl.col(key).cast(pl.String).alias("key"))
+    long = names.hstack(numbers).unpivot(index=[ROW, "key"], variable_name="finding", value_name="p")
+    outcome = pl.when(pl.col("p").is_null()).then(pl.lit("abstained")).otherwise(pl.lit("answered"))
+    left = [name for name in file.frame.columns if name not in {key, file.column(*JUDGES), *found.values()}]
+    return long.with_columns(outcome=outcome.cast(OUTCOME)), _unknown_columns(file, left)
+
+
+def _long(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> tuple[pl.DataFrame, list[Notice]]:
+    """Read a row a pair; rows about what is not audited are counted and left out."""
+    score, about = file.column("p_present", "p", "score", "probability"), file.column("finding")
+    if score is None or about is None:
+        raise JudgeError(f"{file.path} has a column finding and none called p_present. Rename the scores to p_present")
+    kind = file.column("kind")
+    if kind is not None and (row := _first(rows[kind].cast(pl.String) != "image")) is not None:
+        raise JudgeError(
+            f"{file.place(rows[ROW][row])}: a {rows[kind][row]} judge is no image judge. Leave its rows out"
+        )
+    key = _key(file, [name for name in file.frame.columns if name not in {score, about}])
+    folded = {word: vocabulary.spellings.get(fold(word)) for word in rows[about].cast(pl.String).unique() if word}
+    finding = rows[about].cast(pl.String).replace_strict(folded, default=None, return_dtype=pl.String)
+    if finding.null_count() == finding.len():
+        first = rows[about][0]
+        raise UnknownName.of("finding", str(first), vocabulary.findings, where=file.place(rows[ROW][0]))
+    p = _number(file, rows, score)
+    long = rows.select(ROW, pl.col(key).cast(pl.String).alias("key")).with_columns(
+        finding=finding, p=p, outcome=_outcome(file, rows, p)
+    )
+    unknown = [word for word, known in folded.items() if known is None]
+    return long.filter(finding.is_not_null()), _unknown_findings(file, long, sorted(unknown))
+
+
+def _key(file: ScoreFile, columns: Sequence[str]) -> str:
+    """Find the column that names the films: a usual name, else the first column."""
+    key = file.column(*KEYS)
+    if key is None and columns and columns[0] == file.frame.columns[0] and columns[0] != file.column(*JUDGES):
+        key = columns[0]
+    if key is None:
+        raise JudgeError(f"{file.path} has no column that names the films. Call it image_id")
+    if (row := _first(file.frame[key].cast(pl.String).fill_null("") == "")) is not None:
+        raise JudgeError(f"{file.place(row)}: {key} is empty. Name the film of every row")
+    return key
+
+
+def _first(bad: pl.Series) -> int | None:
+    """Give the first row that is marked, if there is one."""
+    return bad.arg_max() if bad.any() else None
+
+
+def _number(file: ScoreFile, rows: pl.DataFrame, column: str) -> pl.Series:
+    """Read a column as numbers; an empty cell is null, and what is no number stops."""
+    values = rows[column]
+    if values.dtype == pl.String:
+        values = values.replace("", None)
+    elif not values.dtype.is_numeric() and values.dtype != pl.Null:
+        raise JudgeError(f"{file.path}: the column {column} is {values.dtype}. Give probabilities from 0 to 1")
+    numbers = values.cast(pl.Float64, strict=False)
+    if (row := _first(values.is_not_null() & numbers.is_null())) is not None:
+        raise JudgeError(
+            f"{file.place(rows[ROW][row])}, column {column}: {values[row]!r} is no number. "
+            "Give a probability, or leave the cell empty where there is none"
+        )
+    return numbers
+
+
+def _outcome(file: ScoreFile, rows: pl.DataFrame, p: pl.Series) -> pl.Series:
+    """Read what happened to each question; a number where it was not answered, or none where it was, stops."""
+    column = file.column("outcome")
+    if column is None:
+        return p.is_null().replace_strict({True: "abstained", False: "answered"}, return_dtype=OUTCOME).alias("outcome")
+    words = rows[column].cast(pl.String).str.to_lowercase()
+    if (row := _first(~words.is_in(OUTCOME.categories).fill_null(value=False))) is not None:
+        raise UnknownName.of("outcome", str(words[row]), OUTCOME.categories, where=file.place(rows[ROW][row]))
+    if (row := _first((words == "answered") != p.is_not_null())) is not None:
+        raise JudgeError(
+            f"{file.place(rows[ROW][row])}: the outcome is {words[row]} and p_present is {p[row]}. "
+            "A probability stands there exactly if the outcome is answered"
+        )
+    return words.cast(OUTCOME).alias("outcome")
+
+
+def _check_numbers(file: ScoreFile, scored: pl.DataFrame) -> None:
+    """Refuse what is no probability, naming the first."""
+    p = scored["p"]
+    row = _first(p.is_nan() | (p < 0) | (p > 1))
+    if row is None:
+        return
+    where = f"{file.place(scored[ROW][row])}, {scored['finding'][row]}"
+    if math.isnan(p[row]):
+        raise JudgeError(f"{where}: NaN is no score. Leave the cell empty where there is none")
+    raise JudgeError(
+        f"{where}: {p[row]} is no probability. If these are logits, write 1 / (1 + exp(-x)) in place of each x"
+    )
+
+
+def _match(file: ScoreFile, scored: pl.DataFrame, films: pl.Series) -> tuple[pl.DataFrame, list[Notice]]:
+    """Give each row the id of its film: by the whole id, else by its stem where one film alone has it."""
+    ids = pl.DataFrame({"image_id": films, "stem": _stem(films)})
+    stems = ids.filter(ids["stem"].is_unique())
+    keys = scored["key"].unique(maintain_order=True)
+    by_id = pl.DataFrame({"key": keys}).join(ids.select("image_id", key="image_id"), on="key", how="left")
+    by_stem = by_id.with_columns(stem=_stem(keys)).join(stems, on="stem", how="left", suffix="_by_stem")
+    found = by_stem.select("key", image_id=pl.coalesce("image_id", "image_id_by_stem"))
+    strangers = found.filter(pl.col("image_id").is_null())["key"]
+    if strangers.len() == keys.len():
+        raise JudgeError(
+            f"{file.path}: none of its {keys.len():,} films is in the dataset; the first is {keys[0]!r}, "
+            f"the dataset's first {films[0] if films.len() else 'nothing'!r}. Check that both are of one dataset"
+        )
+    matched = scored.join(found.drop_nulls(), on="key", maintain_order="left")
+    again = matched.filter(matched.select(PAIR).is_duplicated())
+    if not again.is_empty():
+        rows = again.filter(pl.struct(PAIR) == pl.struct(pl.lit(again[name][0]).alias(name) for name in PAIR))
+        raise JudgeError(
+            f"{file.place(rows[ROW][1])}: ({rows['image_id'][0]}, {rows['finding'][0]}) is scored a second time, "
+            f"first in {file.place(rows[ROW][0])}. Keep one score a film and finding"
+        )
+    words = f"films of {file.path.name} that are not in the dataset, left out; first {strangers.head(1).to_list()}"
+    odd = [Notice(code="unknown_films", count=strangers.len(), message=words)] if strangers.len() else []
+    return matched, odd
+
+
+def _stem(names: pl.Series) -> pl.Series:
+    return names.str.replace_all(r"\\", "/").str.split("/").list.last().str.replace(SUFFIX, "")
+
+
+def _complete(matched: pl.DataFrame, films: pl.Series, vocabulary: Vocabulary, *, judge: str) -> pl.DataFrame:
+    """Lay out every finding of every film that was scored, in the order of the dataset; what is missing says so."""
+    scored = films.to_frame().with_row_index("film").filter(pl.col("image_id").is_in(matched["image_id"].implode()))
+    findings = pl.DataFrame({"finding": pl.Series(vocabulary.findings, dtype=vocabulary.enum)})
+    said = matched.with_columns(pl.col("finding").cast(vocabulary.enum)).select(*PAIR, "p", "outcome")
+    whole = scored.join(findings, how="cross").join(said, on=PAIR, how="left").sort("film", "finding")
+    inside = pl.col("p").clip(EDGE, 1 - EDGE)
+    in_file = pl.col("finding").is_in(said["finding"].unique().implode())
+    why = (
+        pl.when(~in_file).then(pl.lit("the file has no score for this finding"))
+        .when(pl.col("outcome").is_null()).then(pl.lit("the file leaves this pair out"))
+        .when(pl.col("p").is_null()).then(pl.lit("the file has no number here"))
+    )  # fmt: skip
+    return whole.select(
+        *PAIR,
+        judge=pl.lit(judge),
+        kind=pl.lit("image"),
+        outcome=pl.col("outcome").fill_null("unsupported"),
+        p_present=pl.col("p"),
+        p_low=None,
+        p_high=None,
+        logit_present=inside.log() - (1 - inside).log(),
+        logit_absent=None,
+        mass=None,
+        why=why,
+    ).cast(answers_schema(vocabulary))
+
+
+def _count_missing(matched: pl.DataFrame, whole: pl.DataFrame, films: pl.Series) -> list[Notice]:
+    """Count what the file does not say."""
+    unscored = films.len() - whole["image_id"].n_unique()
+    odd = []
+    if unscored:
+        words = "films of the dataset that the file does not score: the judge says nothing about them"
+        odd.append(Notice(code="unscored_films", count=unscored, message=words))
+    silent = whole.filter(whole["outcome"] == "unsupported")
+    lost = silent.filter(silent["finding"].cast(pl.String).is_in(matched["finding"].unique().implode()))
+    if not lost.is_empty():
+        words = f"pairs that the file leaves out, unsupported; first {', '.join(map(str, lost.select(PAIR).row(0)))}"
+        odd.append(Notice(code="unscored_pairs", count=lost.height, message=words))
+    lacking = silent["finding"].cast(pl.String).unique(maintain_order=True).to_list()
+    lacking = [finding for finding in lacking if finding not in set(matched["finding"])]
+    if lacking:
+        words = f"findings that the file has no score for, unsupported: {', '.join(lacking)}"
+        odd.append(Notice(code="unscored_findings", count=len(lacking), message=words))
+    empty = whole.filter(whole["outcome"] == "abstained").height
+    if empty:
+        odd.append(Notice(code="abstained_pairs", count=empty, message="pairs without a number, taken as abstentions"))
+    return odd
+
+
+def _unknown_columns(file: ScoreFile, left: Sequence[str]) -> list[Notice]:
+    if not left:
+        return []
+    words = f"columns of {file.path.name} that are no finding of the dataset, not read: {', '.join(left)}"
+    return [Notice(code="unknown_columns", count=len(left), message=words)]
+
+
+def _unknown_findings(file: ScoreFile, long: pl.DataFrame, unknown: Sequence[str]) -> list[Notice]:
+    rows = long["finding"].null_count()
+    if not rows:
+        return []
+    words = f"rows of {file.path.name} about what is not audited, left out: {', '.join(unknown) or 'no finding named'}"
+    return [Notice(code="unknown_findings", count=rows, message=words)]
+
+
+def _card(path: Path, judge: str, given: str | Path | None) -> tuple[dict[str, str], list[Notice]]:
+    """Read the card: the one given, else the one beside the file; without one the judge is unknown, which is said."""
+    place = cardfile.beside(path) if given is None else Path(given)
+    if given is not None or place.is_file():
+        return cardfile.read(place, judge), []
+    asked = " ".join(f"{field} = ..." for field in cardfile.FIELDS)
+    words = f"nobody says who made these scores, so its card says unknown: write {place.name} beside them, with {asked}"
+    return {}, [Notice(code="no_card", count=1, message=words)]
+
+
+def _judge_card(file: ScoreFile, said: dict[str, str], called: str, *, picked: str) -> JudgeCard:
+    licence = said.get("licence") or "unknown"
+    trained: dict[str, Trained] = {"yes": "yes", "no": "no"}
+    return JudgeCard(
+        judge=called,
+        kind="image",
+        version=VERSION,
+        model=said.get("model", ""),
+        revision=said.get("revision", ""),
+        engine="table of scores",
+        settings={"file": file.sha256, "picked": picked},
+        polarities=("present",),
+        trained_on_target=trained.get(said.get("trained_on_target", ""), "unknown"),
+        evidence=said.get("evidence", ""),
+        licence=licence,
+        commercial_use=commercial_use(licence),
+        observed={"file": file.path.name},
+    )

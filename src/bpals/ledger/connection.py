@@ -1,0 +1,178 @@
+"""The one connection: how it is opened, how a transaction begins, and what an error of the driver means."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import StaticPool
+
+from bpals.errors import BpalsError, ContractBroken, WorkspaceError
+from bpals.ledger.place import Place
+
+Connect = Callable[[], Any]
+"""Gives a DB-API connection to the ledger's file, in autocommit mode."""
+
+BUSY_MS = 10_000
+LOG_BYTES = 4 << 20
+"""The log is moved into the file when it has grown by this much."""
+
+_BEGIN = "begins_with"
+
+
+def file_connection(path: Path, *, readonly: bool) -> sqlite3.Connection:
+    """Connect to the file; a reader never makes one."""
+    address = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+    return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000)
+
+
+class Link:
+    """One connection, used by one thread at a time; after an error of the disk it does nothing more."""
+
+    def __init__(self, place: Place, connect: Connect, *, readonly: bool) -> None:
+        """Open the connection and set it up."""
+        self._place = place
+        self._readonly = readonly
+        self._turn = threading.RLock()
+        self._ended = ""
+        self._inode: tuple[int, int] | None = None
+        self._log_kept = 0
+        self._engine = create_engine("sqlite://", creator=connect, poolclass=StaticPool, pool_reset_on_return=None)
+        event.listen(self._engine, "connect", self._set_up)
+        event.listen(self._engine, "begin", _begin)
+        try:
+            with self._speaking():
+                self._engine.connect().close()
+        except (BpalsError, OSError):
+            self._engine.dispose()
+            raise
+        self._inode = self._where()
+
+    def _set_up(self, driver: Any, _record: object) -> None:
+        cursor = driver.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA synchronous=FULL")
+        # SQLite's own checkpoints hide an error of the disk: they are done by hand, in `writing`.
+        cursor.execute("PRAGMA wal_autocheckpoint=0")
+        if not self._readonly:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            (mode,) = cursor.fetchone()
+            if mode != "wal":
+                raise WorkspaceError(f"{self._place.path} cannot keep a write-ahead log (it is in mode {mode!r})")
+        cursor.close()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Open a transaction that may write; it is durable when this ends, or it never was."""
+        with self._use("BEGIN IMMEDIATE") as connection:
+            yield connection
+        if self._place.log_bytes() - self._log_kept >= LOG_BYTES:
+            self.checkpoint()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Open a transaction that reads one moment, whoever else writes meanwhile."""
+        with self._use("BEGIN") as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def bare(self) -> Iterator[Connection]:
+        """Give the connection outside of any transaction: checkpoints and backups need that."""
+        with self._use("") as connection:
+            yield connection
+
+    def checkpoint(self) -> None:
+        """Move the log into the file and empty it; what a reader still needs stays for the next time."""
+        with self.bare() as connection:
+            connection.exec_driver_sql("PRAGMA busy_timeout=0")
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_MS}")
+        self._log_kept = self._place.log_bytes()
+
+    @contextlib.contextmanager
+    def _use(self, begin: str) -> Iterator[Connection]:
+        with self._turn:
+            if self._ended:
+                raise WorkspaceError(self._ended)
+            if self._where() != self._inode:
+                self._ended = (
+                    f"{self._place.path} was removed or replaced while it was in use: nothing more is written. "
+                    "Put it back, then type the same command again"
+                )
+                raise WorkspaceError(self._ended)
+            with self._speaking(), self._engine.connect() as connection:
+                connection.execution_options(**{_BEGIN: begin})
+                with connection.begin():
+                    yield connection
+
+    def close(self) -> None:
+        """Close the connection; what follows is refused."""
+        with self._turn:
+            self._ended = self._ended or f"{self._place.path} is closed"
+            self._engine.dispose()
+
+    def _where(self) -> tuple[int, int] | None:
+        try:
+            found = self._place.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._say(error) from error
+
+    def _say(self, error: DBAPIError) -> Exception:
+        """Turn an error of the driver into one that says what to do, and end what may not go on."""
+        path = self._place.path
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        name = getattr(error.orig, "sqlite_errorname", error.orig)
+        match code & 0xFF:
+            case sqlite3.SQLITE_FULL:
+                self._ended = (
+                    f"the disk is full: {path} takes nothing more. Make room, then type the same command again"
+                )
+                return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            case sqlite3.SQLITE_IOERR:
+                # A second fsync after a failed one may falsely succeed: stop, reopen, verify.
+                self._doubt()
+                self._ended = (
+                    f"{path} could not be read or written ({name}): nothing more is written. "
+                    "Check the disk, then type the same command again; the ledger is verified first"
+                )
+            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+                self._ended = f"{path} is damaged or cut off ({error.orig}). Put a backup in its place"
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
+                self._ended = (
+                    f"{path} cannot be opened for this ({error.orig}). "
+                    "Give yourself the right to write it and its folder, or name another with --workspace DIR"
+                )
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return WorkspaceError(f"another process is writing to {path}. Wait for it to end, then type it again")
+            case sqlite3.SQLITE_CONSTRAINT:
+                return ContractBroken(f"{path} refuses a row: {error.orig}")
+            case _:
+                return error
+        return WorkspaceError(self._ended)
+
+    def _doubt(self) -> None:
+        # The disk that failed may also refuse this note; then the verification is lost, nothing else.
+        with contextlib.suppress(OSError):
+            self._place.doubt.touch()
+
+
+def _begin(connection: Connection) -> None:
+    if statement := connection.get_execution_options().get(_BEGIN, "BEGIN"):
+        connection.exec_driver_sql(statement)

@@ -1,0 +1,74 @@
+"""The only writer: a lock that names who holds it, and that the kernel drops with the process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+from bpals.errors import WorkspaceError
+
+
+@contextlib.contextmanager
+def only_writer(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file while inside; a second writer is refused, and told who the first is."""
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise WorkspaceError(
+            f"{path} cannot be written: {error.strerror}. Name another folder with --workspace DIR"
+        ) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise WorkspaceError(_refusal(path, file.read())) from None
+        # What a killed holder left in the file says nothing: the kernel gave us the lock.
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": platform.node(), "what": what}))
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def held(path: Path) -> bool:
+    """Say whether somebody holds the lock now."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _refusal(path: Path, text: str) -> str:
+    try:
+        holder = json.loads(text)
+        pid, host, what = int(holder["pid"]), str(holder["host"]), str(holder["what"])
+    except (ValueError, KeyError, TypeError):
+        return f"another process is writing to {path.parent} ({path.name} is held). Wait for it to end"
+    if host == platform.node() and not _alive(pid):
+        return (
+            f"{what} (process {pid} on {host}) has ended, but a process that it started still holds {path}. "
+            f"See which: fuser {path}"
+        )
+    return f"{what} (process {pid} on {host}) is writing to {path.parent}. Wait for it to end, or stop it: kill {pid}"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,56 @@
+"""Numbered changes of the tables, each made once, in one transaction, after a backup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, insert, inspect, select
+
+from bpals.errors import WorkspaceError
+from bpals.ledger.place import OURS, Place
+from bpals.ledger.schema import MIGRATION, TABLES, now
+from bpals.version import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One change of the tables."""
+
+    number: int
+    name: str
+    make: Callable[[Connection], None]
+
+
+def _first(connection: Connection) -> None:
+    TABLES.create_all(connection)
+    connection.exec_driver_sql(f"PRAGMA application_id={OURS}")
+
+
+MIGRATIONS = (Migration(1, "the first tables", _first),)
+"""All of them, in order; one that was ever released is never changed again."""
+
+
+def version(connection: Connection) -> int:
+    """Give the number of the last change that was made; 0 before the first."""
+    if not inspect(connection).has_table(MIGRATION.name):
+        return 0
+    return int(connection.execute(select(func.coalesce(func.max(MIGRATION.c.number), 0))).scalar_one())
+
+
+def refuse_newer(place: Place, found: int, known: Sequence[Migration]) -> None:
+    """Refuse tables that a later bpals made: what they mean is not known here."""
+    if found > known[-1].number:
+        raise WorkspaceError(
+            f"{place.path} was written by a newer bpals: it has tables {found}, and bpals {VERSION} knows "
+            f"{known[-1].number}. Type: pip install --upgrade bpals"
+        )
+
+
+def make_due(connection: Connection, found: int, known: Sequence[Migration]) -> None:
+    """Make every change after the one found, inside the caller's transaction."""
+    for migration in known:
+        if migration.number > found:
+            migration.make(connection)
+            row = {"number": migration.number, "name": migration.name, "bpals": VERSION, "at": now()}
+            connection.execute(insert(MIGRATION).values(row))

@@ -1,0 +1,150 @@
+"""The roll of judges: a name is bound to one judge, one list of questions and one dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from bpals.errors import UnknownName, UsageError
+from bpals.ledger.asked import Asking
+from bpals.ledger.schema import JUDGE, QUESTION, now
+from bpals.types import JudgeCard, Question
+
+LONGEST_VALUE = 80
+
+
+def enrol(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
+    """Give the judge's id, writing it down if its name is new; refuse the name of another judge."""
+    found = connection.execute(select(JUDGE).where(JUDGE.c.name == card.judge)).mappings().one_or_none()
+    written = json.dumps(card.as_dict())
+    if found is None:
+        return _add(connection, card, questions, dataset)
+    judge_id = int(found["judge_id"])
+    before = asking(connection, judge_id).questions
+    old, new = (
+        _bound(json.loads(found["card"]), before, found["dataset"]),
+        _bound(json.loads(written), questions, dataset),
+    )
+    if differing := [*_differences(old, new), *_asked_otherwise(before, questions)]:
+        raise UsageError(
+            f"judge {card.judge!r} is already here and is another one: {'; '.join(differing)}. "
+            "Two judges are never mixed under one name. Give this one a name of its own: --name OTHER"
+        )
+    # What does not change an answer may be corrected: the licence, the evidence.
+    connection.execute(update(JUDGE).where(JUDGE.c.judge_id == judge_id).values(card=written))
+    return judge_id
+
+
+def _add(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
+    row = {
+        "name": card.judge,
+        "fingerprint": card.fingerprint,
+        "dataset": dataset,
+        "card": json.dumps(card.as_dict()),
+        "observed": json.dumps(dict(card.observed), default=str),
+        "at": now(),
+    }
+    key = connection.execute(insert(JUDGE).values(row)).inserted_primary_key
+    judge_id = int(key[0]) if key else 0
+    rows = [
+        {
+            "judge_id": judge_id,
+            "number": number,
+            "subject": question.subject,
+            "about": question.about,
+            "polarity": question.polarity,
+            "wording": question.wording,
+            "text": question.text,
+            "sha256": question.sha256,
+        }
+        for number, question in enumerate(questions)
+    ]
+    if rows:
+        connection.execute(insert(QUESTION), rows)
+    return judge_id
+
+
+def _bound(card: Mapping[str, Any], questions: Sequence[Question], dataset: str) -> dict[str, object]:
+    """List what a name is bound to, by field: the card's identity, the number of questions, the dataset."""
+    identity = (*JudgeCard(judge="", kind="", version="").identity,)
+    fields = dict(_leaves({name: card[name] for name in identity}))
+    return {**fields, "number of questions": len(questions), "dataset": dataset}
+
+
+def _leaves(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
+    for name in dict.fromkeys((*old, *new)):
+        if old.get(name) != new.get(name):
+            yield f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}"
+
+
+def _asked_otherwise(old: Sequence[Question], new: Sequence[Question]) -> Iterator[str]:
+    """Show the first question that is not the same, and count the others: a changed pack changes them all."""
+    changed = [number for number, (was, now) in enumerate(zip(old, new, strict=False)) if was != now]
+    if changed:
+        was, now = old[changed[0]], new[changed[0]]
+        more = f" (and {len(changed) - 1} more questions)" if changed[1:] else ""
+        yield f"question {changed[0] + 1} was {_short(_worded(was))}, is {_short(_worded(now))}{more}"
+
+
+def _worded(question: Question) -> str:
+    return f"{question.subject} {question.polarity}/{question.wording} {question.text}".strip()
+
+
+def _short(value: object) -> str:
+    shown = "nothing" if value in (None, "", {}) else repr(value)
+    return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
+
+
+def judge_id(connection: Connection, name: str, where: Path) -> int:
+    """Give the id of the judge with a name."""
+    names = dict(connection.execute(select(JUDGE.c.name, JUDGE.c.judge_id).order_by(JUDGE.c.judge_id)).all())
+    if name not in names:
+        raise UnknownName.of("judge", name, names, where=str(where))
+    return int(names[name])
+
+
+def asking(connection: Connection, judge_id: int) -> Asking:
+    """Give what a judge asks of every film."""
+    name = connection.execute(select(JUDGE.c.name).where(JUDGE.c.judge_id == judge_id)).scalar_one_or_none()
+    if name is None:
+        raise UsageError(f"no judge has the number {judge_id}. Type: bpals judge list")
+    columns = (QUESTION.c.subject, QUESTION.c.about, QUESTION.c.polarity, QUESTION.c.wording, QUESTION.c.text)
+    rows = connection.execute(
+        select(*columns).where(QUESTION.c.judge_id == judge_id).order_by(QUESTION.c.number)
+    ).mappings()
+    return Asking(judge=name, questions=tuple(Question(**row) for row in rows))
+
+
+def cards(connection: Connection) -> list[dict[str, Any]]:
+    """List who was asked here: each card with what was observed, the dataset and the number of questions."""
+    return [
+        {
+            **json.loads(row["card"]),
+            "observed": json.loads(row["observed"]),
+            "judge_id": row["judge_id"],
+            "dataset": row["dataset"],
+            "questions": len(asking(connection, row["judge_id"]).questions),
+            "enrolled": row["at"],
+        }
+        for row in connection.execute(select(JUDGE).order_by(JUDGE.c.judge_id)).mappings().all()
+    ]
+
+
+def note_observed(connection: Connection, judge_id: int, observed: Mapping[str, object]) -> None:
+    """Add to what was observed of a judge; a fact of the same name is replaced."""
+    here = JUDGE.c.judge_id == judge_id
+    known = json.loads(connection.execute(select(JUDGE.c.observed).where(here)).scalar_one())
+    text = json.dumps({**known, **observed}, default=str)
+    connection.execute(update(JUDGE).where(here).values(observed=text))

@@ -1,0 +1,129 @@
+"""The lightbox: the films of a dataset as a judge is to be shown them, found, drawn and read.
+
+Only the names of the films and of the findings are taken from the dataset: no claim is read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bpals.audit import load_source
+from bpals.errors import UsageError
+from bpals.films.prepare import NOTES, Preparation
+from bpals.films.reading import Reading, prepared
+from bpals.films.shelf import Shelf, open_shelf
+from bpals.findings import Vocabulary
+from bpals.types import Film, Notice
+from bpals.workspace import Workspace
+
+LISTING = "films.json"
+"""What compressed archives hold, so that they are not unpacked again just to see."""
+FILMS_A_WORKER = 32
+"""Films for which a second process would not pay: it takes half a second to start."""
+FILMS_TO_TRY = 4
+"""Films that a judge is tried on before anything is asked for good ..."""
+FILMS_TO_LOOK_AT = 40
+"""... found among so many: some may be unreadable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What a judge may know of a dataset: which films there are, and what is looked for."""
+
+    dataset: str
+    vocabulary: Vocabulary
+    image_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lightbox:
+    """The films that were found."""
+
+    films: Named
+    images: Path
+    shelf: Shelf
+    preparation: Preparation
+
+    def draw(self, count: int | None, seed: int) -> list[str]:
+        """Draw films, or all of them; a film's place in the draw does not depend on which others are there."""
+
+        def place(image_id: str) -> bytes:
+            return hashlib.sha256(f"{seed} {image_id}".encode()).digest()
+
+        # As they stand in compressed archives, where reading them in another order would cost hours.
+        return self.shelf.order(sorted(self.shelf.found, key=place)[:count])
+
+    def read(self, image_ids: Sequence[str], *, workers: int | None = 0) -> Reading:
+        """Read and prepare films, in this process or in so many others; None is as many as pay, one a core at most."""
+        if workers is None and len(image_ids) <= FILMS_A_WORKER:
+            workers = 1
+        return prepared(self.shelf, image_ids, self.preparation, workers=workers)
+
+    def first(self, image_ids: Sequence[str]) -> list[Film]:
+        """Read the first films that can be read, to try a judge on."""
+        looked_at, films = image_ids[:FILMS_TO_LOOK_AT], list[Film]()
+        with self.read(looked_at) as reading:
+            for _, film in reading:
+                films += [film] if isinstance(film, Film) else []
+                if len(films) == FILMS_TO_TRY:
+                    break
+        if not films:
+            raise UsageError(
+                f"none of the first {len(looked_at)} films in {self.images} can be read ({_listed(reading.refused)}). "
+                "Name a folder, a tar or a zip with films that can: --images PATH"
+            )
+        return films
+
+
+def name_films(home: Workspace, source: str | None, mapping: str | None) -> Named:
+    """Name the films and findings of a dataset, by default of the one that the workspace remembers, or NIH."""
+    described = mapping or (None if source else home.remembered("mapping"))
+    chosen = source or home.remembered("source") or "nih"
+    dataset = load_source(chosen, described)
+    # Whole paths: the next command may be typed in another folder.
+    kind, _, file = chosen.partition(":")
+    if described and Path(described).is_file():
+        described = str(Path(described).resolve())
+    home.remember(source=f"{kind}:{Path(file).resolve()}" if file else kind, mapping=described)
+    return Named(
+        dataset=dataset.name, vocabulary=dataset.vocabulary, image_ids=tuple(dataset.images["image_id"].to_list())
+    )
+
+
+def open_lightbox(
+    home: Workspace, films: Named, images: str | os.PathLike[str], preparation: Preparation, *, require_all: bool
+) -> Lightbox:
+    """Find the films under a path and remember it; missing ones are counted, or refused."""
+    path = Path(images).resolve()
+    shelf = open_shelf(path, films.image_ids, listing=home.path / LISTING)
+    if require_all and shelf.missing:
+        count = len(shelf.missing)
+        raise UsageError(f"--require-all: {count:,} films are not in {path}. Leave it out to ask about the others")
+    home.remember(images=str(path))
+    return Lightbox(films=films, images=path, shelf=shelf, preparation=preparation)
+
+
+def odd_films(reading: Reading, changed: int) -> list[Notice]:
+    """Count the films of a run that were unlike the others."""
+    odd = [
+        *reading.notices,
+        *(
+            Notice(code=f"films_{note}", count=count, message=f"{count:,} films: {NOTES[note]}")
+            for note, count in sorted(reading.notes.items())
+        ),
+    ]
+    if count := reading.refused.total():
+        words = f"{count:,} films cannot be shown and count as failed: {_listed(reading.refused)}"
+        odd.append(Notice(code="films_refused", count=count, message=f"{words}. Mended ones: --retry-failed"))
+    if changed:
+        words = f"{changed:,} films are no longer the files that were asked about: not judged again"
+        odd.append(Notice(code="films_changed", count=changed, message=words))
+    return odd
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {code}" for code, count in sorted(counts.items(), key=lambda item: -item[1]))

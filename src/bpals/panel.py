@@ -1,0 +1,127 @@
+"""The panel of an audit: the record judge and the sealed image judges, seated before anything is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from bpals.chronology import patients
+from bpals.errors import UnknownName, UsageError
+from bpals.judges import timeline
+from bpals.judges.record import RecordJudge
+from bpals.score.skill import Scores, Yardstick
+from bpals.sealedjudge import ALL_JUDGES, RECORD_JUDGE, SealedJudge
+from bpals.signal.devices import Asked, read_devices
+from bpals.signal.pairs import Matrix
+from bpals.signal.trust import Signal
+from bpals.signal.voices import Ints, Measure, Panel, hear
+from bpals.types import Dataset, JudgeCard, Notice, Reference
+from bpals.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The judges that an audit is to use."""
+
+    record: RecordJudge | None
+    sealed: tuple[SealedJudge, ...]
+    notices: tuple[Notice, ...] = ()
+
+    def seat(self, dataset: Dataset, reference: Reference | None) -> tuple[Panel, list[Notice]]:
+        """Read what the sealed judges say of this dataset; what they say of others is counted."""
+        voices, asked, notices = [], [], list(self.notices)
+        for judge in self.sealed:
+            answers = judge.answers("image_id", "finding", "outcome", "p_present")
+            notices += _foreign(judge.name, answers, dataset)
+            voices.append(hear(judge.name, answers, dataset.images, dataset.vocabulary.findings))
+            if (films := judge.film_answers()) is not None:
+                asked.append(Asked(judge=judge.name, answers=films, offsets=judge.offsets))
+        panel = Panel(
+            voices=tuple(voices),
+            measure=_measure(Yardstick.of(dataset.images, reference)),
+            fold=self._fold(dataset.images),
+            devices=read_devices(dataset.images, asked),
+        )
+        return panel, notices
+
+    def _fold(self, images: pl.DataFrame) -> Ints:
+        """Give the record judge's fold of each film; without a record judge all films are in one."""
+        if self.record is None:
+            return np.zeros(images.height, dtype=np.int64)
+        return timeline.fold_of(patients(images).to_numpy().astype(np.str_), self.record.folds)
+
+    def entries(self, signal: Signal) -> list[dict[str, Any]]:
+        """Write down each judge: its card, what it answered, its skill and its weight."""
+        entries = [] if self.record is None else [self.record.card.as_dict()]
+        for judge in self.sealed:
+            unsaid = JudgeCard(judge=judge.name, kind="image", version="").as_dict() | {"fingerprint": ""}
+            told = {"judge": judge.name, "kind": "image", "sealed": judge.sha256, "counts": judge.record["counts"]}
+            entries.append(unsaid | judge.card | told)
+        for entry in entries:
+            its = signal.skill.filter(pl.col("judge") == entry["judge"]).drop("judge")
+            shares = signal.shares.get(entry["judge"], {})
+            entry["effective_weight"] = signal.weights.get(entry["judge"], 0.0)
+            entry["skill"] = [{**row, "weight": shares.get(row["finding"])} for row in its.iter_rows(named=True)]
+        return entries
+
+
+def choose(home: Workspace, wanted: str | Sequence[str]) -> Chosen:
+    """Find the judges that are asked for by name; `all` are the record judge and every sealed one."""
+    names = [name.strip() for name in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
+    names = list(dict.fromkeys(filter(None, names)))
+    if not names:
+        raise UsageError(f"--judges names no judge. Type: --judges {RECORD_JUDGE}, or leave it out to use all")
+    if names == [ALL_JUDGES]:
+        return Chosen(record=RecordJudge(), sealed=tuple(home.judges()), notices=tuple(_unsealed(home)))
+    known = [RECORD_JUDGE, *home.judge_names()]
+    for name in names:
+        if name not in known:
+            raise UnknownName.of("judge", name, known, where=f"--judges, in {home.path}")
+    sealed = tuple(home.judge(name) for name in names if name != RECORD_JUDGE)
+    return Chosen(record=RecordJudge() if RECORD_JUDGE in names else None, sealed=sealed)
+
+
+def without_signal(signal: Signal, findings: Sequence[str]) -> list[Notice]:
+    """Say once of each image judge on which findings it has no signal; the record judge is where all others start."""
+    notices = []
+    silent = ~pl.col("signal") & (pl.col("judge") != RECORD_JUDGE)
+    own = signal.skill.filter(silent, pl.col("finding").is_in(list(findings)))
+    for judge, none in own.group_by("judge", maintain_order=True).agg("finding").iter_rows():
+        which = "any finding" if len(none) == len(findings) else ", ".join(none)
+        message = f"{judge} has no signal for {which}: there it does not move the trust"
+        notices.append(Notice(code="no_signal", count=len(none), message=message))
+    return notices
+
+
+def _measure(yardstick: Yardstick) -> Measure:
+    def measure(judge: str, findings: tuple[str, ...], given: Matrix, states: Matrix) -> pl.DataFrame:
+        return yardstick.measure(Scores(judge=judge, findings=findings, given=given, states=states))
+
+    return measure
+
+
+def _unsealed(home: Workspace) -> list[Notice]:
+    return [
+        Notice(
+            code="unsealed_judge",
+            count=1,
+            message=f"{name} was left out: its answers lie in {home.path} without the record that seals them. "
+            "Run it to its end with bpals judge run",
+        )
+        for name in home.unsealed()
+    ]
+
+
+def _foreign(judge: str, answers: pl.DataFrame, dataset: Dataset) -> list[Notice]:
+    """Count the answers about films or findings that this dataset does not have."""
+    here = pl.col("finding").cast(pl.String).is_in(list(dataset.vocabulary.findings))
+    known = answers.filter(here).join(dataset.images.select("image_id"), on="image_id", how="semi")
+    missing = answers.height - known.height
+    if not missing:
+        return []
+    message = f"{judge}: {missing:,} of its {answers.height:,} answers are about films or findings that are not here"
+    return [Notice(code="foreign_answers", count=missing, message=f"{message}; they were passed over")]

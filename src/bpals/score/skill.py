@@ -1,0 +1,122 @@
+"""Skill: how well a judge tells films with a finding from films without, by the scorecard's own AUROC.
+
+Experts are the yardstick where they read the finding, else the dataset's claims. The interval treats the films of a
+patient as one (`delong.py`). A judge whose interval does not lie above .5 has no signal for that finding, and must not
+move its trust: chance alone passes that test 1 time in 40.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bpals.chronology import patients
+from bpals.score.delong import Placed
+from bpals.types import SKILL, Reference
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FEWEST_PATIENTS = 10
+"""With fewer patients on either side an interval promises too much: there is none, and so no signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What one judge gives, as matrices: a row a film, a column a finding."""
+
+    judge: str
+    findings: tuple[str, ...]
+    given: Floats
+    """Larger means more likely present; NaN where it did not answer."""
+    states: Floats
+    """What the dataset claims: 1 present, 0 absent, anything else neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yardstick:
+    """The films' patients, and what experts say of the films."""
+
+    patient: Ints
+    """A number a film."""
+    truth: pl.DataFrame
+    """row (of a film), finding, present."""
+
+    @classmethod
+    def of(cls, images: pl.DataFrame, reference: Reference | None = None) -> Yardstick:
+        """Number the patients, and find the films that experts read."""
+        rows = images.select("image_id").with_row_index("row")
+        patient = patients(images).rank("dense").to_numpy().astype(np.int64)
+        empty = pl.DataFrame(schema={"row": pl.UInt32, "finding": pl.String, "present": pl.Boolean})
+        if reference is None or reference.positives_only:
+            return cls(patient=patient, truth=empty)
+        truth = reference.truth.join(rows, on="image_id", how="inner", maintain_order="left")
+        return cls(patient=patient, truth=truth.select("row", "finding", "present"))
+
+    def measure(self, scores: Scores) -> pl.DataFrame:
+        """Give the skill of one judge, a row a finding."""
+        rows = [self._finding(scores, column) for column in range(len(scores.findings))]
+        return pl.DataFrame(rows, schema=SKILL, orient="row")
+
+    def _finding(self, scores: Scores, column: int) -> Sequence[object]:
+        finding, given = scores.findings[column], scores.given[:, column]
+        key = (scores.judge, finding)
+        read = self.truth.filter(pl.col("finding") == finding)
+        films = read["row"].to_numpy().astype(np.int64)
+        answered = ~np.isnan(given[films])
+        films, present = films[answered], read["present"].to_numpy()[answered]
+        if self._enough(films, present):
+            return (*key, "experts", *_auroc(given[films], present, self.patient[films]))
+        state = scores.states[:, column]
+        films = np.flatnonzero(((state == 1) | (state == 0)) & ~np.isnan(given))
+        present = state[films] == 1
+        if self._enough(films, present):
+            return (*key, "claims", *_auroc(given[films], present, self.patient[films]))
+        return (*key, "claims", len(films), int(present.sum()), None, None, None, False)
+
+    def _enough(self, films: Ints, present: NDArray[np.bool_]) -> bool:
+        sides = (self.patient[films[present]], self.patient[films[~present]])
+        return all(len(np.unique(side)) >= FEWEST_PATIENTS for side in sides)
+
+
+def _auroc(given: Floats, present: NDArray[np.bool_], patient: Ints) -> tuple[int, int, float, float, float, bool]:
+    placed = Placed.auroc(given, present, patient)
+    low, high = placed.interval
+    return len(given), int(present.sum()), placed.value, low, high, low > 0.5
+
+
+def skill(
+    answers: pl.DataFrame, claims: pl.DataFrame, images: pl.DataFrame, reference: Reference | None = None
+) -> pl.DataFrame:
+    """Give the skill of each judge of an answers table, a row a judge and finding, in the order of their names."""
+    findings = tuple(claims.schema["finding"].categories)  # type: ignore[attr-defined]
+    yardstick = Yardstick.of(images, reference)
+    said = claims.select("image_id", "finding", value=pl.col("says").cast(pl.String).replace_strict(STATES))
+    states = _matrix(said, images, findings)
+    tables = []
+    for judge in answers["judge"].unique().sort():
+        its = answers.filter((pl.col("judge") == judge) & (pl.col("outcome") == "answered"))
+        given = _matrix(its.select("image_id", "finding", value="p_present"), images, findings)
+        tables.append(yardstick.measure(Scores(judge=judge, findings=findings, given=given, states=states)))
+    return pl.concat(tables) if tables else pl.DataFrame(schema=SKILL)
+
+
+STATES = {"present": 1.0, "absent": 0.0, "uncertain": 0.5}
+
+
+def _matrix(table: pl.DataFrame, images: pl.DataFrame, findings: tuple[str, ...]) -> Floats:
+    """Lay values out, a row a film and a column a finding; NaN where there is none."""
+    rows = images.select("image_id").with_row_index("row")
+    columns = pl.DataFrame({"finding": list(findings)}, schema={"finding": pl.String}).with_row_index("column")
+    placed = (
+        table.with_columns(pl.col("finding").cast(pl.String))
+        .join(rows, on="image_id", how="inner", maintain_order="left")
+        .join(columns, on="finding", how="inner", maintain_order="left")
+    )
+    matrix = np.full((images.height, len(findings)), np.nan)
+    matrix[placed["row"].to_numpy(), placed["column"].to_numpy()] = placed["value"].to_numpy()
+    return matrix

@@ -1,0 +1,37 @@
+"""Contracts that anyone can run on a source, a judge or a signal, and something tiny to run them on.
+
+    from bpals.testing import check_image_judge, check_record_judge, tiny_dataset
+
+    check_image_judge(my_judge)
+    check_record_judge(MyJudge(), tiny_dataset())
+
+What is wrong is said in one line, by raising ContractBroken.
+"""
+
+from bpals.testing.films import tiny_film
+from bpals.testing.images import check_image_judge
+from bpals.testing.skill import skilled
+from bpals.testing.tables import (
+    check_judgments,
+    check_record_judge,
+    check_signal,
+    check_source,
+    flipped,
+    moved,
+    sample_claims,
+    tiny_dataset,
+)
+
+__all__ = [
+    "check_image_judge",
+    "check_judgments",
+    "check_record_judge",
+    "check_signal",
+    "check_source",
+    "flipped",
+    "moved",
+    "sample_claims",
+    "skilled",
+    "tiny_dataset",
+    "tiny_film",
+]

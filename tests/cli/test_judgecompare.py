@@ -1,0 +1,162 @@
+"""`bpals judge compare` and `bpals judge card` as they are typed."""
+
+import json
+import math
+
+import pytest
+import smallset
+import twojudges
+from twojudges import EXPERTS
+
+from bpals.cli.main import obey
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Four table judges of the made-up films, and a stub with all six outcomes."""
+    folder = twojudges.make_workspace(tmp_path_factory.mktemp("judged") / "mine")
+    twojudges.seal_stub(
+        folder,
+        tally={
+            "films": 600,
+            "attempts": 9,
+            "tokens": dict.fromkeys(("prompt", "cached", "output"), 7),
+            "seconds": 60.0,
+        },
+    )
+    return folder
+
+
+def typed(judged, *words):
+    """The words of a comparison that is quick."""
+    return ["judge", "compare", *words, "--workspace", str(judged), "--bootstrap", "100"]
+
+
+def test_the_tables_are_printed_and_the_page_is_written(judged, capsys):
+    """Who is right, who is wrong together, how each answers, where they differ; and where the page is."""
+    assert obey(typed(judged, "sharp", "blunt", "--reference", EXPERTS)) == 0
+    shown = capsys.readouterr().out
+    for title in (
+        "A = sharp, B = blunt",
+        "Who is right: AUROC against experts (table)",
+        "Average precision, and the raw probability: against experts (table)",
+        "Wrong together: calls against experts (table)",
+        "Who is right: AUROC against the labels",
+        "How each answers, mean over findings",
+        "Where they differ most",
+        "Against experts (table) A is ahead: AUROC +.",
+        "independent judges",
+    ):
+        assert title in shown
+    page = judged / "compare-sharp-blunt.html"
+    assert f"Page: {page}" in shown
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "…" not in shown
+
+
+def test_every_outcome_is_counted_and_what_is_left_out_is_said(judged, capsys):
+    """A judge that refuses, and whose cost is known."""
+    assert obey(typed(judged, "stub", "sharp")) == 0
+    shown = capsys.readouterr().out
+    for word in (
+        "answered",
+        "abstained",
+        "refused",
+        "unparsed",
+        "unsupported",
+        "failed",
+        "left out",
+        "seconds per film",
+    ):
+        assert word in shown
+    assert "Against the labels B is ahead" in shown
+
+
+def test_two_that_cannot_be_told_apart_are_not_ranked(judged, capsys):
+    """A copy is worth one judge together with the original."""
+    assert obey(typed(judged, "sharp", "copy")) == 0
+    shown = capsys.readouterr().out
+    assert "neither is ahead beyond chance" in shown
+    assert "they are worth 1.00 independent judges" in shown
+
+
+def test_json_is_all_that_is_printed_and_has_no_nan(judged, capsys, tmp_path):
+    """A program can read it, for judges of every sort; the page is written where it was said."""
+    for words in (("stub", "blind"), ("sharp", "blunt", "--reference", EXPERTS)):
+        page = tmp_path / "pages.html"
+        assert obey(typed(judged, *words, "--json", "--html", str(page))) == 0
+        printed = capsys.readouterr()
+        found = json.loads(printed.out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+        assert [judge["judge"] for judge in found["judges"]] == list(words[:2])
+        assert all(math.isfinite(number) for number in numbers(found))
+        assert page.exists()
+        page.unlink()
+
+
+def numbers(found):
+    """Every number in what JSON holds."""
+    if isinstance(found, float):
+        yield found
+    for inner in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from numbers(inner)
+
+
+def test_films_are_shown_from_where_they_are(judged, capsys, tmp_path):
+    """With --images the page has pictures; the widest of those that are at hand."""
+    films = smallset.write(tmp_path, count=40)
+    page = tmp_path / "page.html"
+    assert obey(typed(judged, "sharp", "blunt", "--images", str(films.images), "--html", str(page))) == 0
+    capsys.readouterr()
+    assert page.read_text(encoding="utf-8").count("data:image/png;base64,") == 13
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("sharp", "sharp"), "sharp beside itself shows nothing"),
+        (("sharp", "blumt"), "Did you mean 'blunt'?"),
+        (("record", "sharp"), "bpals audit --workspace"),
+        (("sharp", "blunt", "--reference", "table=nowhere.csv"), "nowhere.csv"),
+        (("sharp", "blunt", "--reference", "nothing=x"), "no kind of reference is called 'nothing'"),
+        (("sharp", "blunt", "--images", "nowhere"), "--images nowhere is no folder"),
+        (("sharp", "blunt", "--html", "nowhere/page.html"), "Name another with --html FILE"),
+        (("sharp", "blunt", "--bootstrap", "0"), "--bootstrap 1000"),
+        (("sharp",), "--help"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(judged, capsys, words, said):
+    """What, where, and what to type next; nothing on stdout."""
+    assert obey([*typed(judged), *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert said in shown.err
+
+
+def test_the_card_says_who_it_is_and_what_it_is_worth(judged, capsys):
+    """Fields, answers, the licence that forbids, and the AUROC of each finding."""
+    assert obey(["judge", "card", "sharp", "--workspace", str(judged), "--reference", EXPERTS]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "Sharp-1",
+        "c0ffee",
+        "600 films, 1,800 pairs: 1,800 answered",
+        "forbids commercial use",
+        "experts",
+        ".92",
+    ):
+        assert words in shown
+    assert obey(["judge", "card", "stub", "--workspace", str(judged)]) == 0
+    shown = capsys.readouterr().out
+    assert "no signal" in shown
+    assert "seconds per film 0.1" in shown
+    assert "[" not in shown
+
+
+def test_the_card_can_be_read_by_a_program(judged, capsys):
+    """`--json`, without NaN; an unknown judge is one line."""
+    assert obey(["judge", "card", "blind", "--workspace", str(judged), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert {row["signal"] for row in found["skill"]} == {False}
+    assert obey(["judge", "card", "blimd", "--workspace", str(judged)]) == 2
+    assert "Did you mean 'blind'?" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""The live line of a judge run: what it says, and to whom."""
+
+import contextlib
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+import shape
+from bpals.cli.liveline import LiveLine, line_of, span
+from bpals.judges.snapshot import Snapshot
+from bpals.types import Usage
+
+
+def test_the_live_line_says_all_that_counts():
+    """Films, pairs a second, in flight, latency, cache, outcomes, tokens and the time left, in one line."""
+    snapshot = Snapshot(
+        films_done=1200,
+        films_all=112120,
+        outcomes={"answered": 38000, "refused": 400, "failed": 0},
+        pairs_per_s=51.26,
+        in_flight=60,
+        limit=64,
+        p50_s=1.234,
+        p95_s=2.5,
+        tokens=Usage(prompt=1_000_000, cached=900_000, output=38_400),
+        eta_s=4210,
+    )
+    assert line_of(snapshot) == (
+        "1,200/112,120 films | 51.3 pairs/s | 60/64 in flight | p50 1.23 s p95 2.50 s | 90% cached | "
+        "38,000 answered 400 refused | 1,038,400 tokens | 1:10 h left"
+    )
+
+
+def test_the_live_line_before_the_first_reply():
+    """Nothing is divided by nothing, and no time is promised."""
+    assert (
+        line_of(Snapshot(films_all=3))
+        == "0/3 films | 0.0 pairs/s | 0/0 in flight | p50 0.00 s p95 0.00 s | 0% cached | 0 tokens"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0:00 min"), (59.9, "0:59 min"), (130, "2:10 min"), (3600, "1:00 h")]
+)
+def test_a_span_is_written_in_minutes_or_hours(seconds, words):
+    """So that a day is not 86,400 s."""
+    assert span(seconds) == words
+
+
+def test_where_nobody_watches_the_line_is_silent_at_first(capsys):
+    """A log is not filled: a plain line comes every ten seconds; what must be read comes at once."""
+    with LiveLine() as line:
+        line.draw(Snapshot(films_all=3))
+        line.say("[bold]odd[/bold]")
+    assert capsys.readouterr().err == "note: [bold]odd[/bold]\n"
+
+
+DRAWN = """
+from bpals.cli.liveline import LiveLine
+from bpals.judges.snapshot import Snapshot
+
+with LiveLine() as line:
+    line.say("one film is odd")
+    line.draw(Snapshot(films_done=7, films_all=600, eta_s=130))
+print("done")
+"""
+
+
+def test_on_a_terminal_the_line_is_drawn_whole_and_wiped(tmp_path):
+    """In 80 columns nothing is cut off, the time left above all; what is said stays above it."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"PYTHONPATH": str(shape.SRC), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    line = [sys.executable, "-c", DRAWN]
+    with subprocess.Popen(line, stdout=theirs, stderr=theirs, stdin=theirs, env=environment, cwd=tmp_path) as process:
+        os.close(theirs)
+        shown = b""
+        # On Linux, reading a terminal whose other end is closed is an error, not an end.
+        with contextlib.suppress(OSError):
+            while more := os.read(ours, 4096):
+                shown += more
+    os.close(ours)
+    assert process.returncode == 0
+    text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", shown.decode()).split())
+    assert "note: one film is odd" in text
+    assert "7/600 films" in text
+    assert "2:10 min left" in text
+    assert text.endswith("done")

@@ -1,0 +1,204 @@
+"""The page of a comparison as text; test_browser.py looks at it in a browser."""
+
+import base64
+import html.parser
+import re
+
+import pytest
+
+from bpals.report.compare import render_comparison
+from bpals.report.versus import OUTCOMES
+
+VOID = {"meta", "link", "br", "img", "rect", "circle", "line", "path"}
+MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
+
+
+class Skeleton(html.parser.HTMLParser):
+    """Reads a page and keeps its open elements, its ids, its links, its pictures and its text."""
+
+    def __init__(self, page):
+        """Read the whole page at once."""
+        super().__init__()
+        self.open, self.ids, self.targets, self.pictures, self.words = [], [], [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        """Note what is opened."""
+        if tag not in VOID:
+            self.open.append(tag)
+        found = dict(attrs)
+        self.ids += [found["id"]] if "id" in found else []
+        self.targets += [found["href"]] if tag == "a" else []
+        self.pictures += [found] if tag == "img" else []
+
+    def handle_startendtag(self, tag, attrs):
+        """An element that closes itself leaves nothing open."""
+
+    def handle_endtag(self, tag):
+        """What is closed must be what was opened last."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        """Keep what a reader reads."""
+        if self.open and self.open[-1] not in {"style", "title", "desc"}:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        """The words of the page, with plain blanks."""
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+@pytest.fixture(scope="module")
+def page(comparison):
+    """The page, read."""
+    return Skeleton(render_comparison(comparison))
+
+
+@pytest.mark.parametrize("name", ["comparison", "hostile_comparison"])
+def test_the_page_is_whole_and_its_links_lead_somewhere(name, request):
+    """Every element is closed, every section that is linked is there, once."""
+    page = Skeleton(render_comparison(request.getfixturevalue(name)))
+    assert page.open == []
+    assert page.ids == ["quality", "dependence", "films", "behaviour", "judges", "origin"]
+    assert [target.removeprefix("#") for target in page.targets] == page.ids
+
+
+def test_the_page_asks_nobody_for_anything(comparison):
+    """S03: one file with a policy that forbids all else; pictures are in it."""
+    page = render_comparison(comparison)
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+    assert not re.search(r"<script|<iframe|<object|@import|url\(|\son\w+=[\"']", page)
+    assert {source[:22] for source in re.findall(r'(?:src|href)="(?!#)([^"]*)"', page)} == {
+        "data:,",
+        "data:image/png;base64,",
+    }
+
+
+def test_texts_of_judges_films_and_files_cannot_break_out(hostile_comparison):
+    """S03: names, reasons, image ids, patients, findings, notes and the command are text, never markup or template."""
+    page = render_comparison(hostile_comparison)
+    assert "<script>" not in page
+    assert "onerror=alert(2)>" not in page
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 50
+    assert "{{ 7*7 }}" in page
+    assert "the file is truncated&#34;&#39;&gt;&lt;script&gt;" in page
+
+
+def test_films_are_in_the_page_or_it_says_why_not(comparison, page):
+    """A PNG as it is, the reason for a film that cannot be read, and a placeholder for one that is not at hand."""
+    sources = [picture["src"].removeprefix("data:image/png;base64,") for picture in page.pictures]
+    shown = [film["picture"] for film in comparison["films"] if isinstance(film["picture"], bytes)]
+    assert [base64.b64decode(source) for source in sources] == [shown[0], *shown]
+    assert all(picture["alt"] for picture in page.pictures)
+    assert "the file is truncated" in page.text
+    assert page.text.count("film not at hand") == 1
+    for film in comparison["films"]:
+        assert film["image_id"] in page.text
+
+
+def test_without_any_film_the_page_says_how_to_name_them(comparison):
+    """Placeholders, and no picture at the head."""
+    bare = {**comparison, "films": [{**film, "picture": None} for film in comparison["films"]]}
+    page = Skeleton(render_comparison(bare))
+    assert page.pictures == []
+    assert "name them with --images" in page.text
+
+
+def written(value, digits=3, sign=""):
+    """A number as the page writes it."""
+    return f"{value:{sign}.{digits}f}".replace("-", MINUS)
+
+
+def test_every_figure_of_quality_is_on_the_page(comparison, page):
+    """Each figure of either judge, each difference, and both ends of each interval."""
+    for row in comparison["quality"]:
+        for figure in ("auroc", "ap", "brier", "ece"):
+            for letter in "ab":
+                value, low, high = (row[f"{figure}_{letter}{end}"] for end in ("", "_low", "_high"))
+                assert f"{written(value)} {written(low)}{DASH}{written(high)}" in page.text
+        for name in ("auroc_difference", "ap_difference", "auroc_difference_filled"):
+            if name in row:
+                value, low, high = (written(row[f"{name}{end}"], sign="+") for end in ("", "_low", "_high"))
+                assert f"{value} {low} to {high}" in page.text
+        for name in ("n", "positives", "left_out"):
+            assert name not in row or f"{row[name]:,}" in page.text
+
+
+def test_every_figure_of_dependence_and_behaviour_is_on_the_page(comparison, page):
+    """Agreement, kappa, error correlation and what the two are worth; how each answers, finding by finding."""
+    names = {"dependence": ("agreement", "kappa", "error_correlation"),
+             "behaviour": ("yes_rate", "coherent", "acquiescence", "depends", "reliance")}  # fmt: skip
+    for table, figures in names.items():
+        for row in comparison[table]:
+            for figure in figures:
+                if row[figure] is not None:
+                    low, high = row[f"{figure}_low"], row[f"{figure}_high"]
+                    between = " to " if low < 0 else DASH
+                    assert f"{written(row[figure])} {written(low)}{between}{written(high)}" in page.text
+    for row in comparison["dependence"]:
+        assert written(row["effective_judges"], 2) in page.text
+
+
+def test_outcomes_cost_drift_and_cards_are_on_the_page(comparison, page):
+    """All six outcomes with their counts; tokens, seconds and drift; model, licence and training."""
+    for judge in comparison["judges"]:
+        for outcome in OUTCOMES:
+            assert f"{outcome} {judge[outcome]:,}" in page.text
+    for words in ("3,700", "600,000", "1,006", "2.0", "0.012 nat on average over 20 answers, 0.055 at most",
+                  "Sharp-1", "c0ffee", "CC-BY-NC-4.0", "trained on these labels", "drawn from a hash"):  # fmt: skip
+        assert words in page.text
+    assert "no signal: B" in page.text
+
+
+def test_gaps_and_patients_are_on_the_page(comparison, page):
+    """Finding by finding, and the patients who add most."""
+    for finding, gap in comparison["gaps"].items():
+        assert f"{finding} {gap:.3f}" in page.text
+    for row in comparison["patients"]:
+        assert f"{row['patient']} {row['films']} {row['pairs']} {row['mean_gap']:.3f} {row['beyond']:.1f}" in page.text
+
+
+def test_the_headline_is_against_experts_and_says_who_is_ahead(comparison, page):
+    """The mean over findings, with its interval; the labels are called what they are."""
+    mean = next(row for row in comparison["quality"] if (row["against"], row["finding"]) == ("table", "mean"))
+    assert f"Against experts (table), over 3 findings, A has a mean AUROC of {mean['auroc_a']:.3f}" in page.text
+    assert "A is ahead by +0." in page.text
+    assert "the labels are what is being audited" in page.text
+    assert comparison["meta"]["command"] in page.text
+
+
+def changed(comparison, **figures):
+    """The comparison against the labels alone, with some figures of quality changed."""
+    quality = [row | figures for row in comparison["quality"] if row["against"] == "labels"]
+    together = [row for row in comparison["dependence"] if row["against"] == "labels"]
+    return {**comparison, "quality": quality, "dependence": together}
+
+
+def test_the_headline_without_experts_asks_for_them(comparison):
+    """Agreement with the labels is not quality."""
+    text = Skeleton(render_comparison(changed(comparison))).text
+    assert "Against the dataset's own labels, over 3 findings" in text
+    assert "give expert labels with --reference" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(-0.2, -0.1, "B is ahead by"), (-0.1, 0.1, "These films cannot tell them apart")]
+)
+def test_the_headline_says_nothing_that_chance_could_say(comparison, low, high, verdict):
+    """An interval that holds 0 names no winner; one below 0 names B."""
+    figures = {"auroc_difference": (low + high) / 2, "auroc_difference_low": low, "auroc_difference_high": high}
+    assert verdict in Skeleton(render_comparison(changed(comparison, **figures))).text
+
+
+def test_with_too_little_to_score_the_page_says_so(comparison):
+    """No figure, no chart of one, and no crash."""
+    names = [name for name in comparison["quality"][0] if name.startswith(("auroc", "ap", "brier", "ece", "p_"))]
+    bare = changed(comparison, **dict.fromkeys(names))
+    empty = ("agreement", "kappa", "error_correlation", "effective_judges")
+    bare["dependence"] = [row | dict.fromkeys(empty) for row in bare["dependence"]]
+    text = Skeleton(render_comparison({**bare, "films": [], "gaps": {}, "patients": []})).text
+    assert "Too few of the pairs that both answered are known" in text
+    few = "Too few patients with it, or without it, that both answered for: "
+    assert few + "Cardiomegaly, Effusion, Pneumothorax and Mean" in text
+    assert "There is no pair that both answered" in text

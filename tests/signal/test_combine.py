@@ -1,0 +1,263 @@
+"""The combination: what image judges may move, and what no judge may."""
+
+import dataclasses
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpals.chronology import patients
+from bpals.judges import timeline
+from bpals.judges.network import Training
+from bpals.judges.record import RecordJudge
+from bpals.signal.combine import FURTHEST, combine
+from bpals.signal.pairs import lay_out, logit
+from bpals.signal.rows import JUDGES_METHOD, METHOD
+from bpals.signal.trust import estimate
+from bpals.testing import check_signal, flipped, tiny_dataset
+from bpals.types import judgments_schema
+
+KEPT = ["p_present", "trust", "trust_low", "trust_high"]
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    """Four hundred patients with one to four films."""
+    return tiny_dataset(patients=400, uncertain=0.03, silent=0.02, seed=2)
+
+
+@pytest.fixture(scope="module")
+def judgments(dataset, judged):
+    """What the record judge says of them."""
+    return judged(dataset)
+
+
+@pytest.fixture
+def combined(dataset, judgments, panel):
+    """Combine tables of answers with the record's."""
+
+    def combined(*tables, heeded=None, record=judgments, data=dataset):
+        pairs = lay_out(data.images, data.claims, record, data.vocabulary)
+        seated = panel(data, *tables, heeded=heeded)
+        voices, _ = seated.heed(pairs)
+        return combine(pairs, voices, patients(data.images), seated.fold), pairs
+
+    return combined
+
+
+def log_loss(p, states):
+    """How well probabilities foretell the definite claims."""
+    known = ((states == 0) | (states == 1)) & ~np.isnan(p)
+    right = np.where(states == 1, p, 1 - p)[known]
+    return -np.log(np.clip(right, 1e-9, 1)).mean()
+
+
+@pytest.fixture(scope="session")
+def makers(judged, seen, panel):
+    """What makes the record's answers, an image judge's, and a panel."""
+    return judged, seen, panel
+
+
+@given(
+    size=st.integers(0, 40),
+    shares=st.tuples(*[st.sampled_from([0.0, 0.3, 1.0])] * 3),
+    judges=st.lists(st.tuples(st.sampled_from([0.0, 0.4, 1.0]), st.sampled_from([0.0, 2.0, 50.0])), max_size=3),
+    heeded=st.sampled_from([(), ("Mass",), ("Effusion", "Nodule", "Mass")]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_combination_keeps_the_contract(makers, size, shares, judges, heeded, seed):
+    """One row a claim, trust p or 1 - p, interval around it, null where nobody could say; the same bytes again."""
+    judged, seen, panel = makers
+    silent, uncertain, failed = shares
+    dataset = tiny_dataset(patients=size, silent=silent, uncertain=uncertain, seed=seed)
+    tables = [seen(dataset, judge=f"j{number}", share=share, strength=strength, seed=seed + number)
+              for number, (share, strength) in enumerate(judges)]  # fmt: skip
+    tables = [table for table in tables if not table.is_empty()]
+    seated = panel(dataset, *tables, heeded={f"j{number}": heeded for number in range(3)})
+    signal = estimate(dataset, judged(dataset, seed=seed, failed=failed), panel=seated)
+    check_signal(signal.table, dataset.claims)
+    assert set(signal.table["method"]) <= {METHOD, JUDGES_METHOD}
+    assert signal.table["answered"].max() in {*range(len(tables) + 2), None}
+    assert estimate(dataset, judged(dataset, seed=seed, failed=failed), panel=seated).table.equals(signal.table)
+    assert sum(signal.weights.values()) == pytest.approx(1) or set(signal.weights.values()) <= {0.0}
+
+
+def test_a_judge_without_a_signal_moves_no_number(dataset, judgments, seen, panel):
+    """The trust is the same to the last bit; only the count of answers knows of it."""
+    alone = estimate(dataset, judgments).table
+    blind = panel(dataset, seen(dataset, strength=0.0), heeded={"eye": ()})
+    beside = estimate(dataset, judgments, panel=blind)
+    assert beside.weights == {"record": 1.0, "eye": 0.0}
+    changed = [name for name in alone.columns if not alone[name].equals(beside.table[name])]
+    assert changed == ["answered"]
+
+
+def test_a_panel_of_nobody_leaves_the_signal_as_it_was(dataset, judgments, panel):
+    """Every column, to the last bit."""
+    assert estimate(dataset, judgments, panel=panel(dataset)).table.equals(estimate(dataset, judgments).table)
+
+
+def test_where_no_heeded_judge_answered_the_record_stands_to_the_last_bit(combined, dataset, seen):
+    """Other films' judges, and other findings' signals, are nothing to this pair."""
+    table = seen(dataset, share=0.4)
+    done, pairs = combined(table, heeded={"eye": ("Effusion", "Mass")})
+    saw = dataset.images["image_id"].is_in(table["image_id"].unique().implode()).to_numpy()
+    touched = np.zeros(pairs.states.shape, dtype=bool)
+    touched[np.ix_(saw, [0, 2])] = True
+    for name in ("p_present", "spread"):
+        before, after = getattr(pairs, name), getattr(done.pairs, name)
+        assert np.array_equal(before[~touched], after[~touched], equal_nan=True)
+        assert not np.array_equal(before[touched], after[touched], equal_nan=True)
+    assert not (done.moved & ~touched).any()
+
+
+def test_a_good_judge_makes_the_answer_better_and_a_better_one_counts_more(combined, dataset, seen):
+    """By log-loss against claims that the fit did not see, and by the effective weight."""
+    losses, weights = [], []
+    for strength in (0.5, 1.0, 2.0):
+        done, pairs = combined(seen(dataset, strength=strength))
+        losses.append(log_loss(done.pairs.p_present, pairs.states))
+        weights.append(done.effective["eye"])
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] < log_loss(pairs.p_present, pairs.states) + 0.005
+    assert losses[-1] < log_loss(pairs.p_present, pairs.states) - 0.05
+    assert weights == sorted(weights)
+
+
+def test_two_copies_of_a_judge_are_not_two_judges(combined, dataset, seen):
+    """They share the weight that one of them has, and the answer hardly moves."""
+    table = seen(dataset)
+    once, pairs = combined(table)
+    twice, _ = combined(table, table.with_columns(judge=pl.lit("copy")))
+    assert twice.effective["eye"] == pytest.approx(twice.effective["copy"])
+    assert twice.effective["eye"] + twice.effective["copy"] == pytest.approx(once.effective["eye"], abs=0.03)
+    known = ~np.isnan(pairs.states)
+    assert np.abs(twice.pairs.p_present - once.pairs.p_present)[known].max() < 0.05
+
+
+def test_flipping_a_claim_does_not_move_its_own_answer(combined, dataset, seen):
+    """Given what the judges said: the answer about a pair is the same to the last bit, those about others move."""
+    table = seen(dataset)
+    before, _ = combined(table)
+    chosen = dataset.claims.filter(pl.col("says") != "uncertain").sample(12, seed=5)
+    rows = {film: row for row, film in enumerate(dataset.images["image_id"])}
+    for one in chosen.iter_slices(1):
+        turned = dataclasses.replace(dataset, claims=flipped(dataset.claims, one))
+        after, pairs = combined(table, data=turned)
+        place = rows[one["image_id"][0]], pairs.column(one["finding"][0])
+        assert after.pairs.p_present[place] == before.pairs.p_present[place]
+        assert after.pairs.spread[place] == before.pairs.spread[place]
+        assert not np.array_equal(after.pairs.p_present, before.pairs.p_present, equal_nan=True)
+
+
+def test_flipping_a_claim_does_not_move_its_own_answer_though_the_record_is_read_again(seen, panel):
+    """From end to end: the record judge is fitted anew on the flipped claims, and so is the combination."""
+    dataset = tiny_dataset(patients=120, seed=8)
+    judge = RecordJudge(networks=2, folds=3, training=Training(epochs=1, steps=20, hidden=(8, 4)))
+    fold = timeline.fold_of(patients(dataset.images).to_numpy().astype(np.str_), judge.folds)
+    seated = panel(dataset, seen(dataset), fold=fold)
+
+    def answers(claims):
+        changed = dataclasses.replace(dataset, claims=claims)
+        record = judge.read(changed.images, changed.claims, changed.vocabulary)
+        return estimate(changed, record, panel=seated).table.select("image_id", "finding", *KEPT[:1]), record
+
+    before, recorded = answers(dataset.claims)
+    assert not before["p_present"].equals(recorded["p_present"])
+    moved = 0
+    for one in dataset.claims.sample(6, seed=1).iter_slices(1):
+        after, _ = answers(flipped(dataset.claims, one))
+        both = before.join(after, on=["image_id", "finding"], suffix="_after")
+        own = both.join(one, on=["image_id", "finding"], how="semi")
+        assert own["p_present"].equals(own["p_present_after"])
+        moved += (both["p_present"] != both["p_present_after"]).sum()
+    assert moved > 100
+
+
+def test_without_the_record_the_usual_stands_in_its_place(combined, dataset, seen):
+    """The mean answer is how often the finding is claimed; where no heeded judge answered nobody can say."""
+    nothing = pl.DataFrame(schema=judgments_schema(dataset.vocabulary))
+    done, pairs = combined(seen(dataset, share=0.7), record=nothing, heeded={"eye": ("Effusion", "Mass")})
+    for column in (0, 2):
+        its = done.moved[:, column] & np.isin(pairs.states[:, column], [0, 1])
+        assert done.pairs.p_present[its, column].mean() == pytest.approx(pairs.states[its, column].mean(), abs=0.02)
+    assert np.isnan(done.pairs.p_present[:, 1]).all()
+    assert (done.pairs.answered[:, 1] > 0).any()
+    assert done.effective == {"eye": 1.0}
+
+
+def test_pairs_on_which_the_record_abstained_are_answered_by_the_others(dataset, seen, panel, judged):
+    """And the table says so: the method, the count and no word of the record."""
+    silent = judged(dataset, failed=0.3)
+    table = estimate(dataset, silent, panel=panel(dataset, seen(dataset))).table
+    alone = table.join(silent.filter(pl.col("outcome") == "failed"), on=["image_id", "finding"], how="semi")
+    assert alone.height > 100
+    assert alone["p_present"].is_not_null().all()
+    assert set(alone["method"]) == {JUDGES_METHOD}
+    assert set(alone["answered"]) == {1}
+    assert not alone["reasons"].list.join("|").str.contains("record:").any()
+
+
+def test_agreement_is_the_share_of_heeded_judges_on_the_claim_s_side(dataset, judgments, seen, panel):
+    """Of the record and an eye: 0, one half or 1; a judge that is not heeded has no vote."""
+    eye, blind = seen(dataset, share=0.6), seen(dataset, judge="blind", strength=0.0)
+    table = estimate(dataset, judgments, panel=panel(dataset, eye, blind, heeded={"blind": ()})).table
+    definite = table.filter(pl.col("says") != "uncertain")
+    votes = definite.join(eye.select("image_id", "finding", eye="p_present"), on=["image_id", "finding"], how="left",
+                          maintain_order="left")  # fmt: skip
+    usual = {name: eye.filter(pl.col("finding") == name)["p_present"].mean() for name in dataset.vocabulary.findings}
+    record = {name: judgments.filter(pl.col("finding") == name)["p_present"].mean() for name in usual}
+    given = judgments.select("image_id", "finding", record="p_present")
+    for row in votes.join(given, on=["image_id", "finding"], how="left").sample(300, seed=0).iter_rows(named=True):
+        sides = [row["record"] >= record[row["finding"]]]
+        sides += [] if row["eye"] is None else [row["eye"] >= usual[row["finding"]]]
+        assert row["agreement"] == np.mean([side == (row["says"] == "present") for side in sides])
+
+
+def test_a_strange_film_cannot_outvote_the_record(combined, dataset, seen):
+    """Evidence a hundred deviations away counts as four."""
+    table = seen(dataset, strength=1.0)
+    mad = table.with_columns(
+        p_present=pl.when(pl.int_range(pl.len()) == 0).then(1 - 1e-12).otherwise(pl.col("p_present") * 0.001 + 0.5)
+    )
+    done, pairs = combined(mad)
+    place = (0, pairs.column(table["finding"][0]))
+    pull = abs(logit(done.pairs.p_present)[place] - logit(pairs.p_present)[place])
+    assert pull < 2 * FURTHEST
+
+
+def test_the_interval_grows_with_what_the_fit_does_not_know(judged, seen, panel):
+    """With few claims to learn from, the combination is less sure than with many."""
+    widths = []
+    for size in (40, 400):
+        dataset = tiny_dataset(patients=size, seed=2)
+        table = estimate(dataset, judged(dataset), panel=panel(dataset, seen(dataset))).table
+        record = estimate(dataset, judged(dataset)).table
+        span = logit(table["trust_high"].to_numpy()) - logit(table["trust_low"].to_numpy())
+        own = logit(record["trust_high"].to_numpy()) - logit(record["trust_low"].to_numpy())
+        widths.append(np.median(span - own))
+    assert widths[0] > widths[1]
+    assert widths[0] > 0
+
+
+def test_the_combined_answer_is_what_reviews_calibrate(dataset, judgments, seen, panel, reviews):
+    """With expert labels the fit starts from the combination; the groups hear the image judges too."""
+    films = dataset.images["image_id"].sample(200, seed=1, shuffle=True)
+    truth = np.random.default_rng(2).random(200) < 0.4
+    reference = reviews(films, "Effusion", truth)
+    plain = estimate(dataset, judgments, reference).table
+    seated = panel(dataset, seen(dataset))
+    heard = estimate(dataset, judgments, reference, panel=seated).table
+    check_signal(heard, dataset.claims)
+    effusion = pl.col("finding") == "Effusion"
+    assert not heard.filter(effusion)["trust"].equals(plain.filter(effusion)["trust"])
+    methods = set(heard.filter(effusion)["method"])
+    assert methods == {f"{JUDGES_METHOD}+experts", f"{JUDGES_METHOD}+experts/crossfit"}
+    one = dataclasses.replace(reference, truth=reference.truth.with_columns(
+        present=pl.when(pl.int_range(pl.len()) == 3).then(~pl.col("present")).otherwise("present")))  # fmt: skip
+    again = estimate(dataset, judgments, one, panel=seated).table
+    own = (pl.col("image_id") == films[3]) & effusion
+    assert heard.filter(own).select(KEPT).equals(again.filter(own).select(KEPT))

@@ -1,0 +1,393 @@
+"""Where a ledger lies and who may write it: strange files, locks, backups, changes of the tables, filesystems."""
+
+import hashlib
+import os
+import platform
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+from ledgerfilms import CARD, QUESTIONS, asked, enrolled
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+
+from bpals.errors import WorkspaceError
+from bpals.ledger import Ledger, old_sqlite, unfit
+from bpals.ledger.migrations import MIGRATIONS, Migration
+from bpals.ledger.schema import TABLES
+
+TESTS = Path(__file__).parent
+SURROUNDINGS = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A ledger with twenty films."""
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(path) as ledger, ledger.lock("the test"):
+        judge, run = enrolled(ledger)
+        ledger.write(judge, run, [asked(f"{n}.png") for n in range(20)])
+    return path
+
+
+def refusal(path, **options):
+    """What `open` says of a file that it refuses; one line, and the file is as it was."""
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(WorkspaceError) as refused:
+        Ledger.open(path, **options).close()
+    assert "\n" not in str(refused.value)
+    assert str(path) in str(refused.value)
+    if before is not None:
+        assert path.read_bytes() == before
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("left", [0, 50, 100, 4096, 5000, 40_000, -1])
+def test_a_cut_off_ledger_is_refused_and_left_alone(left, path):
+    """R12: wherever it was cut, nothing is made anew in its place."""
+    content = path.read_bytes()
+    path.write_bytes(content[:left])
+    assert "Put a backup in its place" in refusal(path)
+
+
+def test_a_damaged_ledger_is_refused(path):
+    """R12: a page that is not what it was shows when it is read, as one line."""
+    content = bytearray(path.read_bytes())
+    content[4096:8192] = os.urandom(4096)
+    path.write_bytes(content)
+    assert "damaged" in refusal(path)
+
+
+def test_damage_that_nobody_has_read_yet_is_found_by_verify(path):
+    """R12: the last page holds answers that opening does not look at."""
+    content = bytearray(path.read_bytes())
+    content[-4096:] = os.urandom(4096)
+    path.write_bytes(content)
+    with Ledger.open(path) as ledger:
+        assert ledger.verify()
+
+
+def test_what_is_not_a_ledger_is_never_written_over(tmp_path):
+    """R12: a text, another program's database, a folder: each is named and left alone."""
+    path = tmp_path / "ledger.sqlite"
+    path.write_text("my notes, long enough to be a header of a hundred bytes " * 3)
+    assert "is not a database" in refusal(path)
+    path.unlink()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE migration (number INTEGER)")
+    other.commit()
+    other.close()
+    assert "bpals did not make" in refusal(path)
+    path.unlink()
+    path.mkdir()
+    assert "is no file" in refusal(path)
+
+
+def test_a_missing_ledger_is_only_made_when_asked(tmp_path):
+    """R12: status, compare and a resume say that nobody was asked here, and make nothing."""
+    path = tmp_path / "audit" / "ledger.sqlite"
+    for options in ({"readonly": True}, {"must_exist": True}):
+        assert "bpals judge run" in refusal(path, **options)
+    assert not path.parent.exists()
+
+
+def test_a_ledger_whose_log_is_left_is_not_made_anew(path):
+    """R12: the file is deleted, its log is not: the log's answers are not thrown away."""
+    log = Path(f"{path}-wal")
+    with Ledger.open(path) as ledger:
+        judge, run = enrolled(ledger)
+        ledger.write(judge, run, [asked("new.png")])
+        kept = log.read_bytes()
+        assert kept
+    path.unlink()
+    log.write_bytes(kept)
+    assert "Put the ledger back" in refusal(path)
+    assert log.read_bytes() == kept
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: Path(shutil.copy(path, f"{path}.x")).replace(path)])
+def test_a_ledger_that_vanishes_in_use_stops_the_run(harm, path):
+    """R12: SQLite would go on writing into a file that has no name any more."""
+    with Ledger.open(path) as ledger:
+        judge, run = enrolled(ledger)
+        harm(path)
+        with pytest.raises(WorkspaceError, match="removed or replaced"):
+            ledger.write(judge, run, [asked("new.png")])
+
+
+def test_a_ledger_that_may_not_be_written_says_so(path):
+    """R12: a read-only file is found out at the first write, and the message says what to do."""
+
+    def connect():
+        return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+
+    with Ledger.open(path, connect=connect) as ledger, pytest.raises(WorkspaceError, match="right to write"):
+        ledger.enrol(CARD, QUESTIONS, "nih")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_says_so(tmp_path):
+    """R20: without the right to write, one line."""
+    tmp_path.chmod(0o500)
+    with pytest.raises(WorkspaceError, match="--workspace DIR"):
+        Ledger.open(tmp_path / "audit" / "ledger.sqlite")
+
+
+def test_a_newer_ledger_is_refused(path):
+    """R12: tables of a later bpals are not guessed at."""
+    with Ledger.open(path, known=(*MIGRATIONS, Migration(2, "a later one", lambda _: None))):
+        pass
+    assert "pip install --upgrade bpals" in refusal(path)
+    assert "tables 2" in refusal(path, readonly=True)
+
+
+def test_an_older_ledger_is_backed_up_and_brought_up_to_date(path):
+    """R12, R19: the copy holds the old tables and opens by itself; the answers are in both."""
+    later = (*MIGRATIONS, Migration(2, "a colour", lambda c: c.exec_driver_sql("ALTER TABLE film ADD COLUMN hue TEXT")))
+    with pytest.raises(WorkspaceError, match="has tables 1 and this bpals reads 2"):
+        Ledger.open(path, readonly=True, known=later)
+    with Ledger.open(path, known=later) as ledger:
+        assert len(ledger.done(ledger.judge_id("stub"))) == 20
+    copy = Path(f"{path}.before-2")
+    with Ledger.open(copy) as ledger:
+        assert len(ledger.done(ledger.judge_id("stub"))) == 20
+        assert ledger.verify() == []
+    columns = [row[1] for row in sqlite_rows(path, "PRAGMA table_info(film)")]
+    assert "hue" in columns
+
+
+def sqlite_rows(path, statement):
+    """What a statement gives outside of bpals."""
+    stored = sqlite3.connect(path)
+    rows = stored.execute(statement).fetchall()
+    stored.close()
+    return rows
+
+
+MIGRATING = textwrap.dedent(
+    """
+    import os, signal, sys
+    from bpals.ledger import Ledger
+    from bpals.ledger.migrations import MIGRATIONS, Migration
+
+    def kill(_=None):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def change(connection):
+        connection.exec_driver_sql("ALTER TABLE film ADD COLUMN hue TEXT")
+        if sys.argv[2] == "between":
+            kill()
+        connection.exec_driver_sql("UPDATE film SET hue = 'grey'")
+
+    steps = [Migration(2, "a colour", change)]
+    if sys.argv[2] == "before the commit":
+        steps.append(Migration(3, "the end", kill))
+    Ledger.open(sys.argv[1], known=(*MIGRATIONS, *steps))
+    kill()
+    """
+)
+
+
+def test_a_killed_migration_leaves_the_old_or_the_new_tables(path, tmp_path):
+    """R19: killed between two statements or before the commit the old tables stay, after it the new ones are there."""
+    started = {}
+    for moment in ("between", "before the commit", "after"):
+        folder = tmp_path / moment
+        folder.mkdir()
+        shutil.copy(path, folder)
+        line = [sys.executable, "-c", MIGRATING, str(folder / path.name), moment]
+        started[moment] = subprocess.Popen(line, env=SURROUNDINGS, stderr=subprocess.PIPE, text=True)
+    for moment, process in started.items():
+        _, errors = process.communicate()
+        assert process.returncode == -signal.SIGKILL, errors
+        there = tmp_path / moment / path.name
+        assert Path(f"{there}.before-{3 if moment == 'before the commit' else 2}").exists()
+        hues = [row[1] for row in sqlite_rows(there, "PRAGMA table_info(film)")].count("hue")
+        assert hues == (moment == "after")
+        known = (*MIGRATIONS, Migration(2, "a colour", lambda c: c.exec_driver_sql("ALTER TABLE film ADD hue TEXT")))
+        with Ledger.open(there, known=known) as ledger:
+            assert len(ledger.done(ledger.judge_id("stub"))) == 20
+            assert ledger.verify() == []
+
+
+CREATING = textwrap.dedent(
+    """
+    import os, signal, sys
+    from faultyvfs import Connection, Disk
+    from bpals.ledger import Ledger
+
+    disk, left = Disk("creating"), int(sys.argv[2])
+
+    def kill(*_):
+        if len(disk.operations) == left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    disk.before = kill
+    Ledger.open(sys.argv[1], connect=lambda: Connection(sys.argv[1], disk))
+    """
+)
+
+
+def test_a_ledger_that_was_killed_at_its_birth_is_made_whole(tmp_path):
+    """R01: killed while it is made, the next run goes on by itself; without a sign of ours an empty file is refused."""
+    started = {}
+    for left in (0, 4, 6, 9, 30):
+        line = [sys.executable, "-c", CREATING, str(tmp_path / str(left) / "ledger.sqlite"), str(left)]
+        (tmp_path / str(left)).mkdir()
+        started[left] = subprocess.Popen(line, env=SURROUNDINGS, stderr=subprocess.PIPE, text=True)
+    for left, process in started.items():
+        _, errors = process.communicate()
+        assert process.returncode == -signal.SIGKILL, errors
+        path = tmp_path / str(left) / "ledger.sqlite"
+        assert Path(f"{path}-birth").exists()
+        with Ledger.open(path) as ledger, ledger.lock("the test"):
+            enrolled(ledger)
+            assert ledger.verify() == []
+        assert not Path(f"{path}-birth").exists()
+
+
+HOLDING = textwrap.dedent(
+    """
+    import sys
+    from bpals.ledger import Ledger
+
+    with Ledger.open(sys.argv[1]) as ledger, ledger.lock("bpals judge run openai:m"):
+        print("held", flush=True)
+        sys.stdin.read()
+    """
+)
+
+
+def test_a_second_writer_is_refused_and_told_who_the_first_is(path):
+    """R11, R23: the refusal names process and host; a lock whose process was killed is no obstacle."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLDING, str(path)], env=SURROUNDINGS, **pipes) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with Ledger.open(path) as ledger:
+            with pytest.raises(WorkspaceError, match="bpals judge run openai:m") as refused, ledger.lock("a second"):
+                pass
+            assert f"process {holder.pid} on {platform.node()}" in str(refused.value)
+            holder.kill()
+            holder.wait()
+            with ledger.lock("a second"):
+                pass
+
+
+def test_a_second_writer_in_this_process_is_refused(path):
+    """R11: two threads of a notebook are two writers too; and a lock that was left can be taken again."""
+    with Ledger.open(path) as first, Ledger.open(path) as second:
+        taken = pytest.raises(WorkspaceError, match=f"one .process {os.getpid()} ")
+        with first.lock("one"), taken, second.lock("two"):
+            pass
+        with second.lock("two"):
+            pass
+
+
+def test_a_backup_during_a_run_is_whole_and_can_be_gone_on_from(path, tmp_path):
+    """R18: made by a reader while films are written, it is one moment of the ledger, and the run resumes on it."""
+    copy = tmp_path / "elsewhere" / "ledger.sqlite"
+    copy.parent.mkdir()
+    with Ledger.open(path) as ledger, Ledger.open(path, readonly=True) as reader:
+        judge, run = enrolled(ledger)
+        before = set(ledger.done(judge))
+        ready, stop = threading.Event(), threading.Event()
+
+        def write_on():
+            for n in range(2000):
+                ledger.write(judge, run, [asked(f"during {n}.png")])
+                ready.set()
+                if stop.is_set():
+                    return
+
+        writer = threading.Thread(target=write_on)
+        writer.start()
+        ready.wait()
+        reader.backup(copy)
+        stop.set()
+        writer.join()
+        after = set(ledger.done(judge))
+    with Ledger.open(copy) as restored, restored.lock("the test"):
+        assert restored.verify() == []
+        assert before < set(restored.done(judge)) <= after
+        restored.write(judge, run, [asked(name) for name in after])
+        assert set(restored.done(judge)) == after
+    with Ledger.open(path) as ledger, pytest.raises(WorkspaceError, match="not overwritten"):
+        ledger.backup(copy)
+    assert sorted(file.name for file in copy.parent.iterdir() if "part" in file.name) == []
+
+
+MOUNTS = textwrap.dedent(
+    """\
+    /dev/sda1 / ext4 rw,relatime 0 0
+    server:/home /home nfs4 rw,vers=4.2 0 0
+    tmpfs /home/me/scratch tmpfs rw 0 0
+    //nas/share /mnt/my\\040share cifs rw 0 0
+    /dev/sdb1 /media/stick exfat rw 0 0
+    /dev/sr0 /media/disc iso9660 ro,relatime 0 0
+    me@host: /mnt/far fuse.sshfs rw 0 0
+    C:\\134 /mnt/c 9p rw 0 0
+    broken line
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("/home/me/audit", "network filesystem (nfs4)"),
+        ("/mnt/my share/audit", "network filesystem (cifs)"),
+        ("/mnt/far", "fuse.sshfs"),
+        ("/mnt/c/Users/me", "9p"),
+        ("/media/stick/audit", "exfat"),
+        ("/media/disc", "read-only"),
+    ],
+)
+def test_a_ledger_may_not_lie_on_a_filesystem_that_could_damage_it(folder, words):
+    """R20: network and removable filesystems are named, and the advice is another folder."""
+    why = unfit(Path(folder), MOUNTS)
+    assert words in why
+    assert "--workspace DIR" in why
+
+
+@pytest.mark.parametrize("folder", ["/work/audit", "/home/me/scratch/audit", "/homestead", "/mnt"])
+def test_a_local_disk_is_fit(folder):
+    """R20: the innermost mount counts, and names are compared whole."""
+    assert unfit(Path(folder), MOUNTS) is None
+
+
+def test_nothing_is_said_where_mounts_are_unknown():
+    """Only Linux has /proc/mounts."""
+    assert unfit(Path("/work"), "") is None
+
+
+@pytest.mark.parametrize("version", [(3, 7, 0), (3, 40, 1), (3, 51, 2)])
+def test_an_old_sqlite_is_noticed(version):
+    """R23: below 3.51.3 doctor says what to mind."""
+    assert "3.51.3" in old_sqlite(version)
+
+
+@pytest.mark.parametrize("version", [(3, 51, 3), (3, 54, 1), (4, 0, 0)])
+def test_a_sound_sqlite_is_not(version):
+    """R23: from 3.51.3 on there is nothing to say."""
+    assert old_sqlite(version) is None
+
+
+def test_the_first_tables_are_frozen(path):
+    """What migration 1 makes is what every ledger out there has: a change is a new number, and this hash stays."""
+    made = sqlite_rows(path, "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+    text = "\n".join(" ".join(sql.split()) for (sql,) in made)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "145e0c233debcc95", text
+
+
+@pytest.mark.parametrize("table", TABLES.sorted_tables, ids=lambda table: table.name)
+def test_the_tables_can_be_made_on_postgresql(table):
+    """The same schema will serve both; types that only SQLite knows would show here."""
+    text = str(CreateTable(table).compile(dialect=postgresql.dialect()))
+    assert "BLOB" not in text
+    assert "ROWID" not in text

@@ -1,0 +1,74 @@
+"""The films of a dataset as a judge is shown them: found, drawn, read, remembered."""
+
+import dataclasses
+import shutil
+import tarfile
+
+import pytest
+import smallset
+from smallset import ask
+
+from bpals.errors import UsageError
+from bpals.judging import Order, run_judge
+from bpals.workspace import Workspace
+
+FILMS = 24
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Two dozen films; read them, do not change them."""
+    return smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+
+
+def test_a_limit_draws_the_same_films_again_and_a_larger_one_adds_to_them(small, tmp_path):
+    """Which films come first depends on the seed alone, also when other films are missing."""
+    few = ask("stub:", small, tmp_path / "few", limit_images=6)
+    again = ask("stub:", small, tmp_path / "again", limit_images=6)
+    more = ask("stub:", small, tmp_path / "more", limit_images=12)
+    other = ask("stub:", small, tmp_path / "other", limit_images=6, seed=1)
+    films = [
+        set(Workspace(run.sealed.parents[1]).judge("stub").answers()["image_id"]) for run in (few, again, more, other)
+    ]
+    assert films[0] == films[1]
+    assert films[0] < films[2]
+    assert films[0] != films[3]
+    fewer = tmp_path / "fewer"
+    fewer.mkdir()
+    for image_id in [*films[0], *(set(small.image_ids) - films[2])]:
+        shutil.copy(small.images / image_id, fewer)
+    ask("stub:", dataclasses.replace(small, images=fewer), tmp_path / "there", limit_images=6)
+    assert set(Workspace(tmp_path / "there").judge("stub").answers()["image_id"]) == films[0]
+
+
+def test_a_compressed_archive_is_read_as_it_is(small, tmp_path):
+    """A tar.gz needs no unpacking, and gives the answers of the folder."""
+    packed = tmp_path / "films.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(small.images, "films")
+    ask("stub:", small, tmp_path / "folder", limit_images=7)
+    ask("stub:", dataclasses.replace(small, images=packed), tmp_path / "new" / "tar", limit_images=7)
+    tables = [Workspace(tmp_path / home).judge("stub").answers() for home in ("folder", "new/tar")]
+    assert tables[0].equals(tables[1])
+
+
+def test_no_film_can_be_read(tmp_path):
+    """A folder of broken films is refused with the reasons counted, and nothing is sealed."""
+    own = smallset.write(tmp_path, 6)
+    for image_id in own.image_ids:
+        (own.images / image_id).write_bytes(b"")
+    with pytest.raises(UsageError, match=r"none of the first 6 films in .* can be read \(6 not_an_image\)"):
+        ask("stub:", own, tmp_path / "audit")
+    assert Workspace(tmp_path / "audit").judge_names() == []
+
+
+def test_the_workspace_remembers_the_films_and_the_dataset(small, tmp_path, monkeypatch):
+    """What is named once, also by a path from here, need not be named again, also from elsewhere."""
+    monkeypatch.chdir(small.images.parent)
+    home = tmp_path / "audit"
+    shutil.copy(small.mapping, "here.toml")
+    first = Order(source="table:films.csv", mapping="here.toml", limit_images=2, workers=0)
+    run_judge("stub:", images="films", workspace=home, order=first)
+    monkeypatch.chdir(tmp_path)
+    again = run_judge("stub:", workspace=home, order=Order(limit_images=5, workers=0))
+    assert (again.films, again.state) == (5, "done")

@@ -1,0 +1,165 @@
+"""A name becomes a judge when it is asked for, and not before."""
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import shape
+from bpals import registry
+from bpals.errors import MissingExtra, UnknownName, UsageError
+from bpals.registry import SPECS, Spec, find, known, parse_spec
+
+
+def add_package(folder, name, **judges):
+    """Write what an installed package leaves behind: its metadata with entry points, and a module."""
+    metadata = folder / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = "".join(f"{judge} = {where}\n" for judge, where in judges.items())
+    (metadata / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{lines}")
+    (folder / f"{name}.py").write_text("def make(target, revision):\n    return ('made', target, revision)\n")
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """A folder on the path, where packages can be put."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("openai:org/model@abc123", Spec(kind="openai", target="org/model", revision="abc123")),
+        ("openai:org/model", Spec(kind="openai", target="org/model")),
+        ("openai:", Spec(kind="openai")),
+        ("hf:org/model@refs/pr/1", Spec(kind="hf", target="org/model", revision="refs/pr/1")),
+        ("table:scores.parquet@chexnet", Spec(kind="table", target="scores.parquet", revision="chexnet")),
+        ("table:me@home/scores.csv", Spec(kind="table", target="me@home/scores.csv")),
+        ("table:me@home/scores.csv@a", Spec(kind="table", target="me@home/scores.csv", revision="a")),
+        ("python:my/judge.py:bright", Spec(kind="python", target="my/judge.py:bright")),
+        ("stub:", Spec(kind="stub")),
+        ("stub", Spec(kind="stub")),
+        (" stub:7 ", Spec(kind="stub", target="7")),
+    ],
+)
+def test_a_spec_is_taken_apart(text, spec):
+    """The revision stands after the last @; in a path an @ before a / belongs to a folder."""
+    assert parse_spec(text) == spec
+
+
+@pytest.mark.parametrize("text", ["openai:org/model@abc", "table:a.csv@b", "stub:7"])
+def test_a_spec_is_written_as_it_is_typed(text):
+    """What is printed can be typed again."""
+    assert str(parse_spec(text)) == text
+
+
+def test_an_unknown_kind_is_answered_with_what_was_meant():
+    """The name, the nearest known one, and all of them."""
+    with pytest.raises(UnknownName, match=r"no kind of judge is called 'opanai'. Did you mean 'openai'\?.*stub"):
+        parse_spec("opanai:model")
+    with pytest.raises(UnknownName, match="'opanai'"):
+        find("opanai")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("scores.csv", "table"), ("scores.PARQUET", "table"), ("mine.py", "python")]
+)
+def test_a_file_without_a_kind_is_answered_with_the_line_to_type(tmp_path, name, kind):
+    """Somebody who types the path alone is told the one word that is missing."""
+    file = tmp_path / name
+    file.touch()
+    with pytest.raises(UsageError, match=f"Type: bpals judge run {kind}:{file}"):
+        parse_spec(str(file))
+
+
+@pytest.mark.parametrize("text", ["table:", "python:", "table"])
+def test_a_kind_that_needs_a_target_says_so(text):
+    """And how it is typed."""
+    with pytest.raises(UsageError, match=r"names no judge. Type: bpals judge run (table:FILE|python:FILE)"):
+        parse_spec(text)
+
+
+def test_nothing_after_the_at_is_an_error():
+    """A revision that was cut off is not taken for none."""
+    with pytest.raises(UsageError, match=r"nothing stands after the @. Type openai:m"):
+        parse_spec("openai:m@")
+
+
+@pytest.mark.parametrize("kind", ["table", "python", "stub"])
+def test_the_kinds_of_the_core_can_be_loaded(kind):
+    """Each where it is said to be, and with words about what it is."""
+    assert callable(find(kind))
+    assert SPECS[kind].what
+
+
+def test_every_place_in_the_registry_exists():
+    """`module:attribute` of each kind is a function in that file, whether or not its extra is installed."""
+    for kind in SPECS.values():
+        module, _, attribute = kind.where.partition(":")
+        source = (shape.SRC / module.replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
+        assert f"\ndef {attribute}(" in source, kind.where
+
+
+def test_listing_the_judges_loads_none_of_them():
+    """In a fresh process: neither their modules nor what they need."""
+    waits = {"torch", "aiohttp", "PIL", "bpals.judges.openai", "bpals.judges.hf", "bpals.judges.table"}
+    script = f"import sys, bpals.registry as r; r.known(); print(sorted({waits} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
+    """Where aiohttp cannot be found, openai: says what to install, and the list says it too."""
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(MissingExtra, match=r"openai: needs an optional package. Type: pip install 'bpals\[vlm\]'"):
+        find("openai")
+    assert {row.kind: row.missing for row in known()}[SPECS["openai"].form] == "pip install 'bpals[vlm]'"
+
+
+def test_a_package_brings_a_judge_of_its_own(packages):
+    """Its entry point is found by name, listed with its package, and loaded when it is asked for."""
+    add_package(packages, "mypackage", mine="mypackage:make")
+    assert parse_spec("mine:weights@3") == Spec(kind="mine", target="weights", revision="3")
+    assert "mypackage" not in sys.modules
+    assert [row.what for row in known() if row.kind == "mine:"] == ["from the package mypackage"]
+    assert "mypackage" not in sys.modules
+    assert find("mine")("weights", "3") == ("made", "weights", "3")
+    assert isinstance(sys.modules.pop("mypackage"), ModuleType)
+
+
+def test_two_packages_with_one_name_are_an_error_that_names_both(packages):
+    """Nobody's judge is chosen in silence; the others can still be used."""
+    add_package(packages, "onepackage", mine="onepackage:make")
+    add_package(packages, "otherpackage", mine="otherpackage:make", free="otherpackage:make")
+    with pytest.raises(UsageError, match="onepackage and otherpackage all call a judge 'mine'"):
+        find("mine")
+    assert "onepackage and otherpackage" in next(row.missing for row in known() if row.kind == "mine:")
+    assert find("free")("", "") == ("made", "", "")
+    del sys.modules["otherpackage"]
+
+
+def test_a_package_cannot_take_a_name_of_ours(packages):
+    """A collision with a built-in is the same error."""
+    add_package(packages, "pushy", stub="pushy:make")
+    with pytest.raises(UsageError, match="bpals and pushy all call a judge 'stub'"):
+        find("stub")
+    assert "pip uninstall pushy" in next(row.missing for row in known() if row.kind.startswith("stub:"))
+
+
+@pytest.mark.parametrize("where", ["gone.module:make", "half:nothing"])
+def test_an_entry_point_that_leads_nowhere_is_one_line(packages, where):
+    """The package is named, not a traceback of ours."""
+    add_package(packages, "half", broken=where)
+    with pytest.raises(UsageError, match=f"the package half names {where}, which cannot be loaded"):
+        find("broken")
+    sys.modules.pop("half", None)
+
+
+def test_the_list_has_every_kind_in_words():
+    """How it is typed, what it is, and what it lacks."""
+    rows = known()
+    assert [row.kind for row in rows[: len(SPECS)]] == [kind.form for kind in SPECS.values()]
+    assert all(row.what for row in rows)

@@ -675,3 +675,11 @@ def test_a_local_model_is_asked_the_same_way(small, tmp_path):
     assert Workspace(tmp_path / "audit").judge("clip").film_answers()["image_id"].n_unique() == 5
     again = ask(f"hf:{tmp_path / 'clip'}", small, tmp_path / "audit", limit_images=5, verify=20)
     assert again.drift.largest < 1e-4
+
+
+def test_the_audit_is_of_the_dataset_that_the_judges_were_asked_about(small, tmp_path):
+    """Without --source an audit beside sealed judges never takes another dataset, which would replace theirs."""
+    ask(StubJudge(seed=3), small, tmp_path)
+    run = bpals.audit(workspace=tmp_path)
+    assert run.record["source"]["name"] != "nih"
+    assert run.record["values"]["source"]["reason"] == "the judges of this workspace were asked about it"

@@ -79,7 +79,7 @@ def audit(
 
     `source` is `nih`, `nih:FILE` or `table:FILE`; `mapping` describes a table; `judges` names the judges to use;
     `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them. With none of it:
-    the embedded NIH record, the record judge and every judge sealed in the workspace, into ./audit.
+    the dataset that the workspace's judges were asked about, or else the embedded NIH record, into ./audit.
     """
     started = time.monotonic()
     given = {
@@ -90,9 +90,9 @@ def audit(
         "calibrate": calibrate,
         "calibrate_split": calibrate_split,
     }
-    values = _values(given)
+    home = Workspace(workspace or DEFAULTS["workspace"][0])
+    values = _values(given, home)
     use = {name: entry["value"] for name, entry in values.items()}
-    home = Workspace(use["workspace"])
     with home.writing() as staging:
         progress("reading the dataset", 0.0)
         chosen = choose(home, use["judges"])
@@ -191,11 +191,13 @@ def _load_calibration(use: Mapping[str, Any], dataset: Dataset) -> Reference | N
     return references.load(use["calibrate"], vocabulary=dataset.vocabulary, split=use["calibrate_split"])
 
 
-def _values(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Say of every value whether it was passed or defaulted, and why."""
+def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, Any]]:
+    """Say of every value whether it was passed or defaulted, and why; judges here were asked about one dataset."""
     values = {}
     for name, passed in given.items():
         default, reason = DEFAULTS[name]
+        if name in ("source", "mapping") and given["source"] is None and (kept := home.remembered(name)):
+            default, reason = kept, "the judges of this workspace were asked about it"
         if passed is None:
             values[name] = {"value": default, "given": "defaulted", "reason": reason}
         else:

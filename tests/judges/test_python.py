@@ -100,3 +100,12 @@ def test_a_revision_belongs_into_the_decorator():
     """A function has none of its own."""
     with pytest.raises(UsageError, match=r"Write revision=\.\.\. in its @bpals.judge"):
         load("mine.py:f", "abc")
+
+
+def test_a_mistake_in_the_file_is_the_authors_and_told_in_one_line(tmp_path):
+    """A judge without its name, or a name that is not there, is no bug of bpals."""
+    for text in ("import bpals\n\n@bpals.judge()\ndef f(image, finding):\n    return 0.5\n", "nobody_knows_it\n"):
+        file = tmp_path / "mine.py"
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(UsageError, match=r"cannot be loaded: .*Mend the file"):
+            load(str(file))

@@ -12,6 +12,9 @@ from types import ModuleType
 from bpals.errors import UnknownName, UsageError
 from bpals.judges.protocol import ChatJudge, ImageJudge
 
+MISTAKES = (AttributeError, ImportError, LookupError, NameError, SyntaxError, TypeError, ValueError)
+"""What a file may raise that somebody has just written."""
+
 
 def load(target: str, revision: str = "") -> ImageJudge | ChatJudge:
     """Load a judge from `FILE.py:NAME` or `package.module:NAME`; the name may be left out where there is one judge."""
@@ -48,7 +51,7 @@ def _file(path: Path, where: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
+    except MISTAKES as error:
         del sys.modules[name]
         raise UsageError(f"{where} cannot be loaded: {error}. Mend the file, or install what it imports") from None
     return module

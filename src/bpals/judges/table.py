@@ -226,7 +226,8 @@ def _match(file: ScoreFile, scored: pl.DataFrame, films: pl.Series) -> tuple[pl.
             f"{file.place(rows[ROW][1])}: ({rows['image_id'][0]}, {rows['finding'][0]}) is scored a second time, "
             f"first in {file.place(rows[ROW][0])}. Keep one score a film and finding"
         )
-    words = f"films of {file.path.name} that are not in the dataset, left out; first {strangers.head(1).to_list()}"
+    first = strangers.head(1).to_list()
+    words = f"{strangers.len():,} films of {file.path.name} that are not in the dataset, left out; first {first}"
     odd = [Notice(code="unknown_films", count=strangers.len(), message=words)] if strangers.len() else []
     return matched, odd
 
@@ -268,28 +269,29 @@ def _count_missing(matched: pl.DataFrame, whole: pl.DataFrame, films: pl.Series)
     unscored = films.len() - whole["image_id"].n_unique()
     odd = []
     if unscored:
-        words = "films of the dataset that the file does not score: the judge says nothing about them"
+        words = f"{unscored:,} films of the dataset that the file does not score: the judge says nothing about them"
         odd.append(Notice(code="unscored_films", count=unscored, message=words))
     silent = whole.filter(whole["outcome"] == "unsupported")
     lost = silent.filter(silent["finding"].cast(pl.String).is_in(matched["finding"].unique().implode()))
     if not lost.is_empty():
-        words = f"pairs that the file leaves out, unsupported; first {', '.join(map(str, lost.select(PAIR).row(0)))}"
+        first = ", ".join(map(str, lost.select(PAIR).row(0)))
+        words = f"{lost.height:,} pairs that the file leaves out, unsupported; first {first}"
         odd.append(Notice(code="unscored_pairs", count=lost.height, message=words))
     lacking = silent["finding"].cast(pl.String).unique(maintain_order=True).to_list()
     lacking = [finding for finding in lacking if finding not in set(matched["finding"])]
     if lacking:
-        words = f"findings that the file has no score for, unsupported: {', '.join(lacking)}"
+        words = f"{len(lacking)} findings that the file has no score for, unsupported: {', '.join(lacking)}"
         odd.append(Notice(code="unscored_findings", count=len(lacking), message=words))
     empty = whole.filter(whole["outcome"] == "abstained").height
     if empty:
-        odd.append(Notice(code="abstained_pairs", count=empty, message="pairs without a number, taken as abstentions"))
+        odd.append(Notice(code="abstained_pairs", count=empty, message=f"{empty:,} pairs without a number: abstained"))
     return odd
 
 
 def _unknown_columns(file: ScoreFile, left: Sequence[str]) -> list[Notice]:
     if not left:
         return []
-    words = f"columns of {file.path.name} that are no finding of the dataset, not read: {', '.join(left)}"
+    words = f"{len(left)} columns of {file.path.name} that are no finding of the dataset, not read: {', '.join(left)}"
     return [Notice(code="unknown_columns", count=len(left), message=words)]
 
 
@@ -297,7 +299,8 @@ def _unknown_findings(file: ScoreFile, long: pl.DataFrame, unknown: Sequence[str
     rows = long["finding"].null_count()
     if not rows:
         return []
-    words = f"rows of {file.path.name} about what is not audited, left out: {', '.join(unknown) or 'no finding named'}"
+    named = ", ".join(unknown) or "no finding named"
+    words = f"{rows:,} rows of {file.path.name} about what is not audited, left out: {named}"
     return [Notice(code="unknown_findings", count=rows, message=words)]
 
 

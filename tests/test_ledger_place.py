@@ -333,8 +333,8 @@ def test_a_backup_during_a_run_is_whole_and_can_be_gone_on_from(path, tmp_path):
 MOUNTS = textwrap.dedent(
     """\
     /dev/sda1 / ext4 rw,relatime 0 0
-    server:/home /home nfs4 rw,vers=4.2 0 0
-    tmpfs /home/me/scratch tmpfs rw 0 0
+    server:/people /people nfs4 rw,vers=4.2 0 0
+    tmpfs /people/scratch tmpfs rw 0 0
     //nas/share /mnt/my\\040share cifs rw 0 0
     /dev/sdb1 /media/stick exfat rw 0 0
     /dev/sr0 /media/disc iso9660 ro,relatime 0 0
@@ -348,7 +348,7 @@ MOUNTS = textwrap.dedent(
 @pytest.mark.parametrize(
     ("folder", "words"),
     [
-        ("/home/me/audit", "network filesystem (nfs4)"),
+        ("/people/audit", "network filesystem (nfs4)"),
         ("/mnt/my share/audit", "network filesystem (cifs)"),
         ("/mnt/far", "fuse.sshfs"),
         ("/mnt/c/Users/me", "9p"),
@@ -363,7 +363,7 @@ def test_a_ledger_may_not_lie_on_a_filesystem_that_could_damage_it(folder, words
     assert "--workspace DIR" in why
 
 
-@pytest.mark.parametrize("folder", ["/work/audit", "/home/me/scratch/audit", "/homestead", "/mnt"])
+@pytest.mark.parametrize("folder", ["/srv/audit", "/people/scratch/audit", "/peoples", "/mnt"])
 def test_a_local_disk_is_fit(folder):
     """R20: the innermost mount counts, and names are compared whole."""
     assert unfit(Path(folder), MOUNTS) is None
@@ -371,7 +371,7 @@ def test_a_local_disk_is_fit(folder):
 
 def test_nothing_is_said_where_mounts_are_unknown():
     """Only Linux has /proc/mounts."""
-    assert unfit(Path("/work"), "") is None
+    assert unfit(Path("/srv"), "") is None
 
 
 @pytest.mark.parametrize("version", [(3, 7, 0), (3, 40, 1), (3, 51, 2)])

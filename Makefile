@@ -14,7 +14,7 @@ SERVERS := $(abspath $(VENV))/servers
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install audit test sweep servers check shape bench scorecard docs clean chromium
+.PHONY: help install audit test sweep servers check shape bench scorecard evidence simulations docs clean chromium
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,14 +43,26 @@ check: $(VENV)/.dev  ## ruff, formatting, strict types, the import rule
 shape: $(VENV)/.dev  ## the code measuring itself: sizes, cycles, docstrings
 	$(BIN)/python scripts/shape.py
 
-bench: $(VENV)/.dev $(VENV)/bench/.made  ## the runner beside other clients, an audit beside scikit-learn and cleanlab (ARGS=--quick)
+bench: $(VENV)/.dev $(VENV)/bench/.made  ## the runner beside other clients, the signal beside crowd-kit, an audit beside cleanlab (ARGS=--quick)
 	$(VENV)/bench/bin/python benchmarks/runner_throughput.py $(ARGS)
 	$(VENV)/bench/bin/python benchmarks/runner_resume.py $(ARGS)
 	$(VENV)/bench/bin/python benchmarks/runner_memory.py $(ARGS)
+	$(VENV)/bench/bin/python benchmarks/signal_cost.py $(ARGS)
 	$(BIN)/python benchmarks/audit_cost.py $(ARGS)
 
 scorecard: $(VENV)/.dev  ## the table in README.md, from two audits (REFERENCE=four-findings=PATH)
 	$(BIN)/python scripts/write_scorecard.py --reference $(REFERENCE)
+
+evidence: $(VENV)/.dev  ## the figures on real reads and the CheXNet panel, into docs/ (DATA=PATH with expert/ and predictions/)
+	$(BIN)/python benchmarks/many_judges.py --data $(DATA) --write
+	$(BIN)/python benchmarks/calibration_shift.py --data $(DATA) --write
+	$(BIN)/python benchmarks/hard_or_mislabelled.py --data $(DATA) --panel
+	$(BIN)/python benchmarks/review_replay.py --expert $(DATA)/expert --write
+
+simulations: $(VENV)/.dev  ## intervals that cover, guarantees that hold, reviews that do no harm (ARGS=--quick)
+	$(BIN)/python benchmarks/rate_coverage.py $(ARGS)
+	$(BIN)/python benchmarks/guarantees.py $(ARGS)
+	$(BIN)/python benchmarks/stacker_safety.py $(ARGS)
 
 docs: $(VENV)/.dev  ## write the generated parts of docs/
 	$(BIN)/python scripts/write_docs.py

@@ -198,7 +198,7 @@ def write(printed: str) -> None:
     PAGE.write_text(f"{before}{OPENING}\n\n{printed}\n\n{CLOSING}{after}", encoding="utf-8")
 
 
-def machine() -> dict[str, str]:
+def machine(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Name what the figures may depend on."""
     model = platform.processor() or platform.machine()
     facts = Path("/proc/cpuinfo")
@@ -207,7 +207,7 @@ def machine() -> dict[str, str]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
         "Machine": f"{model}, {os.cpu_count()} cores, {memory:.0f} GB, {platform.system()}",
-        "Versions": ", ".join([f"Python {platform.python_version()}", *(f"{name} {found(name)}" for name in PACKAGES)]),
+        "Versions": ", ".join([f"Python {platform.python_version()}", *(f"{name} {found(name)}" for name in packages)]),
         "Threads": "one a library, in every process",
     }
 
@@ -220,7 +220,7 @@ def found(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        sys.exit(f"{package} is not installed, and the audit is compared with it. Type: pip install 'bpals[peers]'")
+        sys.exit(f"{package} is not installed, and bpals is compared with it. Type: make bench")
 
 
 def main() -> int:

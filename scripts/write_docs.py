@@ -36,6 +36,7 @@ def tables() -> str:
         "film_answers": types.FILM_ANSWERS,
         "skill": types.SKILL,
         "truth": types.TRUTH,
+        "reviews": types.REVIEWS,
         "signal": types.signal_schema(NIH.findings),
     }
     notes = column_notes()
@@ -105,6 +106,8 @@ def leaves(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Every command that does something, by its whole name."""
     for name, command in sorted(group.commands.items()):
         if hasattr(command, "commands"):
+            if command.invoke_without_command:
+                yield above + name, command
             yield from leaves(command, f"{above}{name} ")
         else:
             yield above + name, command

@@ -47,6 +47,8 @@ def test_the_page_works_from_top_to_bottom(place, llamacpp_url):
     assert (place / "mine" / "compare-mean-brightness-vlm.html").stat().st_size > 100_000
     assert (place / "mine" / "judgments" / "vlm.films.parquet").exists()
     assert (place / "mine" / "report.html").exists()
+    assert {path.stem for path in (place / "mine" / "judgments").glob("*.json")} == {"mean-brightness", "vlm"}
+    assert "mean-brightness: read from a table, 600 of 600 films" in everything
 
 
 def test_the_page_has_all_that_it_promises():

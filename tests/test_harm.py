@@ -104,7 +104,7 @@ def test_a_trained_model_on_part_of_the_films_moves_only_those(nih, helped):
     seen = pl.col("image_id").is_in(films.implode())
     kept = ["p_present", "trust", "trust_low", "trust_high", "agreement", "answered", "method"]
     assert signal.table.filter(~seen).select(kept).equals(alone.filter(~seen).select(kept))
-    assert signal.table.filter(seen)["method"].unique().to_list() == ["judges-1"]
+    assert signal.table.filter(seen)["method"].unique().to_list() == ["judges-2"]
     assert signal.skill.filter(pl.col("judge") == "chexnet")["signal"].all()
     assert 0.3 < signal.weights["chexnet"] < 0.7
 
@@ -119,7 +119,7 @@ def test_a_trained_model_finds_more_errors_than_the_record_alone(nih, helped, da
     pairs, _ = about(truth, audited, reference.groups)
     rows, _ = scorecard(pairs, Resampling(draws=200))
     found = {(row["finding"], row["method"]): row for row in rows if row["given"] == "all"}
-    for finding, before, after in (("Nodule or mass", 0.60, 0.70), ("Airspace opacity", 0.70, 0.82)):
+    for finding, before, after in (("Nodule or mass", 0.60, 0.689), ("Airspace opacity", 0.70, 0.857)):
         record = found[finding, "self_confidence"]
         assert record["n"] == 527
         assert record["error_ap"] == pytest.approx(before, abs=0.005)

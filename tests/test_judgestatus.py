@@ -78,3 +78,19 @@ def test_a_judge_that_was_enrolled_and_never_run(small, server, tmp_path):
         ask(JUDGE, small, tmp_path, server, verify=10)
     row = status_of(tmp_path)[0]
     assert (row["state"], row["films"], row["films_all"], row["films_per_s"]) == ("never run", 0, 0, 0.0)
+
+
+def test_a_table_is_listed_beside_the_judges_that_were_asked(small, tmp_path):
+    """Its scores were read and not asked for: all that `judge list` names is here, too."""
+    scores = tmp_path / "scores.csv"
+    scores.write_text("image_id,Effusion\n" + "".join(f"{image_id},0.5\n" for image_id in small.image_ids[:5]))
+    home = tmp_path / "audit"
+    run_judge(f"table:{scores}", workspace=home, order=order(small))
+    (row,) = status_of(home)
+    assert (row["judge"], row["state"], row["films"], row["films_all"]) == ("scores", "read from a table", 5, 5)
+    assert row["replies"]["answered"] == 5
+    ask("stub:", small, home, limit_images=2)
+    asked, table = status_of(home)
+    assert (asked["judge"], table) == ("stub", row)
+    assert asked.keys() == row.keys()
+    assert status_of(home, "scores") == [row]

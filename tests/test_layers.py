@@ -12,10 +12,24 @@ GRAPH = shape.import_graph(TREE)
 ROOMS = {"sources", "films", "judges", "signal", "score", "report", "review", "release", "refine"}
 LAYERS = [
     {"cli"},
-    {"audit", "panel", "scoring", "judging", "judgestatus", "lightbox", "comparing", "witness", "bench"},
+    {
+        "audit",
+        "panel",
+        "scoring",
+        "concordance",
+        "experts",
+        "judging",
+        "judgestatus",
+        "lightbox",
+        "comparing",
+        "witness",
+        "rating",
+        "readinglist",
+        "bench",
+    },
     ROOMS,
     {"ledger", "workspace", "sealedjudge", "registry", "testing"},
-    {"chronology", "durable", "provenance"},
+    {"chronology", "durable", "provenance", "tablefile", "csvtext", "tablewords"},
     {"types", "errors", "findings", "version"},
 ]
 FLOOR = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}

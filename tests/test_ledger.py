@@ -202,7 +202,8 @@ def test_answers_about_other_bytes_are_not_mixed_in(ledger):
 
 def test_a_name_is_bound_to_one_judge(ledger):
     """R10: the same name with other settings, questions or data is refused, and every difference is named."""
-    judge, _ = enrolled(ledger)
+    judge, run = enrolled(ledger)
+    ledger.write(judge, run, [asked("a.png")])
     assert ledger.enrol(CARD, QUESTIONS, "nih") == judge
     other = dataclasses.replace(CARD, model="b/c", preparation={"side": 512}, settings={"seed": 1})
     with pytest.raises(UsageError, match="--name OTHER") as refused:
@@ -220,6 +221,20 @@ def test_a_name_is_bound_to_one_judge(ledger):
         ledger.enrol(CARD, reworded, "nih")
     assert ledger.enrol(dataclasses.replace(other, judge="second"), QUESTIONS, "nih") != judge
     assert [card["judge"] for card in ledger.cards()] == ["stub", "second"]
+
+
+def test_a_judge_that_never_said_anything_leaves_its_name_to_another(ledger):
+    """Enrolled, begun, failed: nobody's answer is mixed with anybody's, and the attempts are forgotten."""
+    judge, run = enrolled(ledger)
+    ledger.write(judge, run, [failed("a.png")])
+    ledger.event(run, "model", "a/b")
+    other = dataclasses.replace(CARD, model="b/c")
+    taken = ledger.enrol(other, QUESTIONS[:-1], "padchest")
+    assert [card["model"] for card in ledger.cards()] == ["b/c"]
+    assert ledger.questions(taken) == tuple(QUESTIONS[:-1])
+    assert ledger.done(taken) == {}
+    assert ledger.runs(taken) == []
+    assert ledger.verify() == []
 
 
 def test_what_does_not_change_an_answer_may_change(ledger):

@@ -9,8 +9,8 @@ import shape
 from bpals.version import VERSION
 
 PUBLIC = [
-    "Endpoint", "Order", "Run", "__version__", "audit", "compare", "judge", "load_signal", "mask", "run_judge",
-    "scorecard", "weights",
+    "Draw", "Endpoint", "Order", "Run", "Worth", "__version__", "audit", "compare", "judge", "load_signal", "mask",
+    "next_reviews", "plan_rate", "rate", "run_judge", "scorecard", "weights",
 ]  # fmt: skip
 
 

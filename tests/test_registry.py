@@ -163,3 +163,18 @@ def test_the_list_has_every_kind_in_words():
     rows = known()
     assert [row.kind for row in rows[: len(SPECS)]] == [kind.form for kind in SPECS.values()]
     assert all(row.what for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("mean_brightness.py", "python:mean_brightness.py"),
+        ("nowhere/mine.py:bright", "python:nowhere/mine.py:bright"),
+        ("scores.csv", "table:scores.csv"),
+        ("scores.csv.gz", "table:scores.csv.gz"),
+    ],
+)
+def test_a_file_typed_alone_is_answered_with_its_kind(text, meant):
+    """Whether it is there or not."""
+    with pytest.raises(UsageError, match=f"Type: bpals judge run {meant}$"):
+        parse_spec(text)

@@ -167,7 +167,7 @@ SIGNALS = {
     "signal: no reason, or one that is not `code: sentence`": lambda s: s.with_columns(reasons=pl.lit(["because"])),
     "signal: no method": lambda s: s.with_columns(method=pl.lit("")),
     "signal: review_rank does not run from 1": lambda s: s.with_columns(review_rank=pl.col("review_rank") - 1),
-    "signal: the least trusted claim is not read first": lambda s: s.with_columns(
+    "signal: the unjudged claims are not read last": lambda s: s.with_columns(
         review_rank=s.height + 1 - pl.col("review_rank")
     ),
 }

@@ -9,6 +9,9 @@
     bpals.weights(signal)        # a weight for each image and finding, for your loss
     bpals.mask(signal)           # labels as 1, 0 or NaN where the label is not to be trusted
     bpals.scorecard              # the signal against radiologists
+    bpals.next_reviews("audit")  # what an expert should read next
+    bpals.plan_rate              # what to read at random, so that
+    bpals.rate                   # tells the error rate of the labels, with intervals
 
     bpals.run_judge("table:scores.csv")          # an image judge, beside the one that reads the record
     bpals.compare("mine", "record")              # where two judges differ, and who was right
@@ -21,7 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from bpals.audit import Run, audit, load_signal
 from bpals.judges.plain import judge
+from bpals.rating import plan_rate, rate
+from bpals.readinglist import next_reviews
 from bpals.scoring import scorecard
+from bpals.signal.queue import Draw
+from bpals.signal.value import Worth
 from bpals.signal.weights import mask, weights
 from bpals.version import VERSION as __version__  # noqa: N811  the name that everybody expects
 
@@ -31,15 +38,20 @@ if TYPE_CHECKING:
     from bpals.judging import Order, run_judge
 
 __all__ = [
+    "Draw",
     "Endpoint",
     "Order",
     "Run",
+    "Worth",
     "__version__",
     "audit",
     "compare",
     "judge",
     "load_signal",
     "mask",
+    "next_reviews",
+    "plan_rate",
+    "rate",
     "run_judge",
     "scorecard",
     "weights",

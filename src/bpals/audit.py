@@ -16,17 +16,18 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from bpals.errors import UnknownName, UsageError
+from bpals.experts import Experts, load_experts
 from bpals.judges import timeline
 from bpals.judges.record import RecordJudge
 from bpals.panel import choose, without_signal
 from bpals.provenance import commit, packages
 from bpals.report.page import Page, render
-from bpals.score import references
+from bpals.signal.calibrate import ENOUGH_ERRORS
 from bpals.signal.trust import Signal, estimate
 from bpals.signal.voices import Panel
 from bpals.sources import nih, table
 from bpals.sources.mapping import SHIPPED
-from bpals.types import Dataset, Notice, Reference, judgments_schema
+from bpals.types import Dataset, Notice, Reference, Reviews, judgments_schema
 from bpals.version import VERSION
 from bpals.workspace import Staging, Workspace
 
@@ -40,6 +41,10 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "judges": ("all", "the record judge and every sealed judge of the workspace"),
     "calibrate": (None, "no expert labels were given"),
     "calibrate_split": ("all", "every expert label of the reference"),
+    "reviews": (None, "no single reads were given"),
+    "reviews_split": ("all", "every read of the file"),
+    "refit": (None, "no random sample of the audited films was given"),
+    "refit_split": ("all", "every expert label of the sample"),
 }
 """What an audit does when it is not told: the value, and why."""
 
@@ -65,7 +70,7 @@ class Run:
         return self.workspace / "report.html"
 
 
-def audit(
+def audit(  # noqa: PLR0913  an option of the command is a parameter
     source: str | None = None,
     *,
     mapping: str | os.PathLike[str] | None = None,
@@ -73,13 +78,19 @@ def audit(
     judges: str | Sequence[str] | None = None,
     calibrate: str | None = None,
     calibrate_split: str | None = None,
+    reviews: str | os.PathLike[str] | None = None,
+    reviews_split: str | None = None,
+    refit: str | None = None,
+    refit_split: str | None = None,
     progress: Progress = lambda _what, _share: None,
 ) -> Run:
     """Audit a dataset's labels: give every claim a trust, with its evidence.
 
     `source` is `nih`, `nih:FILE` or `table:FILE`; `mapping` describes a table; `judges` names the judges to use;
-    `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them. With none of it:
-    the dataset that the workspace's judges were asked about, or else the embedded NIH record, into ./audit.
+    `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them; `reviews` is a
+    file of single reads, and `reviews_split` which of them; `refit` is KIND=PATH, expert labels of a random sample of
+    the audited films, to fit how common errors are here. With none of it: the dataset that the workspace's judges were
+    asked about, or else the embedded NIH record, into ./audit.
     """
     started = time.monotonic()
     given = {
@@ -89,6 +100,10 @@ def audit(
         "judges": judges if judges is None or isinstance(judges, str) else list(judges),
         "calibrate": calibrate,
         "calibrate_split": calibrate_split,
+        "reviews": None if reviews is None else os.fspath(reviews),
+        "reviews_split": reviews_split,
+        "refit": refit,
+        "refit_split": refit_split,
     }
     home = Workspace(workspace or DEFAULTS["workspace"][0])
     values = _values(given, home)
@@ -97,12 +112,12 @@ def audit(
         progress("reading the dataset", 0.0)
         chosen = choose(home, use["judges"])
         dataset = load_source(use["source"], use["mapping"])
-        reference = _load_calibration(use, dataset)
-        panel, notices = chosen.seat(dataset, reference)
+        experts = load_experts(use, dataset)
+        panel, notices = chosen.seat(dataset, experts.reference)
         judgments = _ask(chosen.record, dataset, progress)
-        signal = _weigh(dataset, (chosen.record, judgments), panel, reference, progress)
-        notices += without_signal(signal, dataset.vocabulary.findings)
-        record = _record(values, dataset, signal, reference, notices) | {"judges": chosen.entries(signal)}
+        signal = _weigh(dataset, (chosen.record, judgments), panel, experts, progress)
+        notices += [*without_signal(signal, dataset.vocabulary.findings), *_few(chosen.record, dataset)]
+        record = _record(values, dataset, signal, experts, notices) | {"judges": chosen.entries(signal)}
         progress("writing the tables", 0.85)
         _write_tables(staging, dataset, judgments, signal)
         del judgments
@@ -131,15 +146,15 @@ def _weigh(
     dataset: Dataset,
     record: tuple[RecordJudge | None, pl.DataFrame],
     panel: Panel,
-    reference: Reference | None,
+    experts: Experts,
     progress: Progress,
 ) -> Signal:
-    """Weigh claims and answers; with expert labels, ask the record judge about their groups too."""
+    """Weigh claims and answers; with expert labels or reads, ask the record judge about their groups too."""
     judge, judgments = record
     evidence = group_judgments = None
-    if reference is not None and judge is not None:
+    if experts.given and judge is not None:
         evidence = timeline.read_record(dataset.images, dataset.claims, dataset.vocabulary).evidence
-        if groups := reference.groups_within(dataset.vocabulary):
+        if groups := experts.groups_within(dataset.vocabulary):
             group_judgments = judge.read_groups(
                 dataset.images,
                 dataset.claims,
@@ -149,7 +164,16 @@ def _weigh(
             )
     progress("weighing claims and answers", 0.75)
     with threadpool_limits(1):
-        return estimate(dataset, judgments, reference, evidence=evidence, group_judgments=group_judgments, panel=panel)
+        return estimate(
+            dataset,
+            judgments,
+            experts.reference,
+            evidence=evidence,
+            group_judgments=group_judgments,
+            panel=panel,
+            reviews=experts.reviews,
+            random_sample=experts.random_sample,
+        )
 
 
 def load_signal(workspace: str | os.PathLike[str] = "audit") -> pl.DataFrame:
@@ -179,18 +203,6 @@ def load_source(spec: str, mapping: str | None = None) -> Dataset:
     raise UnknownName.of("source", spec, ("nih", "nih:FILE", "table:FILE"), where="--source")
 
 
-def _load_calibration(use: Mapping[str, Any], dataset: Dataset) -> Reference | None:
-    """Read the expert labels to calibrate on."""
-    if use["calibrate"] is None:
-        return None
-    if references.parse(use["calibrate"])[0] == "boxes":
-        raise UsageError(
-            "--calibrate boxes: they are presences only, and nothing can be fitted without absences. "
-            "Type: bpals audit --calibrate four-findings=PATH"
-        )
-    return references.load(use["calibrate"], vocabulary=dataset.vocabulary, split=use["calibrate_split"])
-
-
 def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, Any]]:
     """Say of every value whether it was passed or defaulted, and why; judges here were asked about one dataset."""
     values = {}
@@ -209,12 +221,12 @@ def _record(
     values: Mapping[str, Any],
     dataset: Dataset,
     signal: Signal,
-    reference: Reference | None,
+    experts: Experts,
     noticed: Sequence[Notice],
 ) -> dict[str, Any]:
     """Write down what the audit read and decided."""
     head, dirty = commit()
-    calibration = None
+    calibration, reference = None, experts.reference
     if reference is not None and signal.calibration is not None:
         calibration = {
             "reference": reference.kind,
@@ -222,10 +234,11 @@ def _record(
             "pairs": signal.calibration.height,
             "crossfit": "by patient",
             "findings": {name: dict(fit) for name, fit in signal.findings.items()},
+            "shifts": {name: list(by) for name, by in signal.shifts.items()},
             "inputs": dict(reference.inputs),
             "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
         }
-    notices = [*dataset.notices, *(reference.notices if reference else ()), *noticed, *_few(dataset)]
+    notices = [*dataset.notices, *experts.notices, *_unfitted(reference, signal), *_unlearnt(signal), *noticed]
     return {
         "bpals": VERSION,
         "command": "bpals audit",
@@ -238,15 +251,61 @@ def _record(
         "dirty": dirty,
         "packages": packages(),
         "calibration": calibration,
+        "reviews": _reviews_entry(experts.reviews, values["reviews_split"]["value"], signal),
         "flags": _flag_rules(signal),
+        "certificates": _certificates(signal),
+        "dependence": _dependence(signal),
         "notices": [asdict(notice) for notice in notices],
     }
 
 
-def _few(dataset: Dataset) -> list[Notice]:
-    """Warn where the record is too small to learn much from."""
+def _reviews_entry(reviews: Reviews | None, split: str, signal: Signal) -> dict[str, Any] | None:
+    """Write down the single reads that were used, and what they taught."""
+    if reviews is None:
+        return None
+    return {
+        "split": split,
+        "reads": reviews.table.height,
+        "pairs": reviews.table.select("image_id", "finding").n_unique(),
+        "readers": len(reviews.readers),
+        "inputs": dict(reviews.inputs),
+        "hardness": dict(signal.hardness),
+        "confusion": {
+            finding: {reader: errs.round(4).tolist() for reader, errs in its.items()}
+            for finding, its in signal.readers.items()
+        },
+    }
+
+
+def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
+    """Say of which findings the expert labels could fit nothing: all of them say the same, or no judge answered."""
+    if reference is None:
+        return []
+    notices = []
+    sides = reference.truth.group_by("finding", maintain_order=True).agg(pl.len(), pl.col("present").mean())
+    for finding, pairs, share in sides.iter_rows():
+        if finding in signal.findings:
+            continue
+        why = {0.0: "all are absent", 1.0: "all are present"}.get(share, "no judge answered about them")
+        if finding in signal.untaught:
+            why = f"{signal.untaught[finding]} contradict the dataset: {ENOUGH_ERRORS} are needed to learn from"
+        message = f"{reference.kind}: nothing was fitted for {finding}, of whose {pairs:,} expert labels {why}"
+        notices.append(Notice(code="unfitted", count=pairs, message=message))
+    return notices
+
+
+def _unlearnt(signal: Signal) -> list[Notice]:
+    """Say that the single reads were too few to teach where readers split."""
+    told = signal.hardness
+    if not told or told.get("findings"):
+        return []
+    return [Notice(code="too_few_reads", count=told["pairs"], message=f"--reviews: {told['words']}")]
+
+
+def _few(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:
+    """Warn where the record is too small for its judge to learn much from."""
     films = dataset.images.height
-    if films >= FEW_FILMS:
+    if judge is None or films >= FEW_FILMS:
         return []
     words = f"{films:,} films are few for the record judge, which learns from them: read each trust with care"
     return [Notice(code="few_films", count=films, message=words)]
@@ -259,6 +318,27 @@ def _flag_rules(signal: Signal) -> dict[str, Any]:
         cuts = {name: rule[name] for name in ("likely_below", "low_below", "words")}
         laid.setdefault(rule["finding"], {})[rule["says"]] = cuts
     return laid
+
+
+def _dependence(signal: Signal) -> dict[str, Any]:
+    """Write down which judges are one witness, and how far they err together on what experts read."""
+    kin = signal.families
+    if kin is None or not kin.names:
+        return {}
+    return {
+        "families": [sorted(name for voice in family for name in kin.names[voice.judge]) for family in kin.members],
+        "effective": round(kin.effective, 3),
+        "errors": dict(signal.dependence),
+    }
+
+
+def _certificates(signal: Signal) -> list[dict[str, Any]]:
+    """List what is promised of the flags, finding by finding and direction by direction."""
+    return [
+        {"finding": rule["finding"], "says": rule["says"], **certificate}
+        for rule in signal.rules
+        for certificate in rule.get("certificates", ())
+    ]
 
 
 def _write_tables(staging: Staging, dataset: Dataset, judgments: pl.DataFrame, signal: Signal) -> None:

@@ -1,4 +1,4 @@
-"""How far each judge of a workspace is: what `bpals judge status` prints, read from the ledger.
+"""How far each judge of a workspace is: what `bpals judge status` prints, from the ledger and the sealed tables.
 
 It may be asked while a run goes on in another process, and after one was killed.
 """
@@ -12,20 +12,57 @@ from typing import Any
 
 from bpals.errors import UnknownName, UsageError
 from bpals.ledger import Ledger
+from bpals.sealedjudge import SealedJudge
+from bpals.types import OUTCOME
+from bpals.workspace import Workspace
 
 LEDGER = "ledger.sqlite"
 
 
 def status_of(workspace: str | os.PathLike[str] = "audit", judge: str | None = None) -> list[dict[str, Any]]:
-    """Say how far each judge that was asked here is, or one of them."""
+    """Say how far each judge is that was asked here, or whose scores were read here; or one of them."""
+    rows = asked_status(workspace)
+    asked = {row["judge"] for row in rows}
+    rows += [_read(sealed) for sealed in Workspace(workspace).judges() if sealed.name not in asked]
+    if not rows and not (Path(workspace) / LEDGER).exists():
+        raise UsageError(f"{workspace} holds no ledger: no judge was asked here. Type: bpals judge run SPEC")
+    names = [row["judge"] for row in rows]
+    if judge is not None and judge not in names:
+        raise UnknownName.of("asked judge", judge, names, where=str(workspace))
+    return [row for row in rows if judge in (None, row["judge"])]
+
+
+def asked_status(workspace: str | os.PathLike[str] = "audit") -> list[dict[str, Any]]:
+    """Say how far each judge is that was asked here; none where there is no ledger."""
     path = Path(workspace) / LEDGER
     if not path.exists():
-        raise UsageError(f"{workspace} holds no ledger: no judge was asked here. Type: bpals judge run SPEC")
+        return []
     with Ledger.open(path, readonly=True, must_exist=True) as ledger:
-        names = [card["judge"] for card in ledger.cards()]
-        if judge is not None and judge not in names:
-            raise UnknownName.of("asked judge", judge, names, where=str(workspace))
-        return [_status(ledger, name) for name in names if judge in (None, name)]
+        return [_status(ledger, card["judge"]) for card in ledger.cards()]
+
+
+def _read(sealed: SealedJudge) -> dict[str, Any]:
+    """Say the same of a judge whose scores were computed elsewhere: it was never asked, and cost nothing here."""
+    films = sealed.answers()["image_id"].n_unique()
+    outcomes = {outcome: int(sealed.record["counts"].get(outcome, 0)) for outcome in OUTCOME.categories}
+    return {
+        "judge": sealed.name,
+        "state": "read from a table" if sealed.card.get("engine") == "table of scores" else "sealed",
+        "films": films,
+        "controls": 0,
+        "replies": outcomes,
+        "judgments": outcomes,
+        "tokens": {"prompt": 0, "cached": 0, "output": 0},
+        "attempts": 0,
+        "seconds": 0.0,
+        "p50_s": 0.0,
+        "p95_s": 0.0,
+        "latest": None,
+        "films_all": films,
+        "films_per_s": 0.0,
+        "eta_s": None,
+        "cached_share": 0.0,
+    }
 
 
 def end_killed(ledger: Ledger) -> None:

@@ -27,9 +27,10 @@ from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.pace import Pace
 from bpals.judges.protocol import ChatJudge, ImageJudge
-from bpals.judges.run import Plan, ask_controls, lines, run, wait_for
+from bpals.judges.run import Plan, ask_controls, lines, run
 from bpals.judges.selftest import Observed, selftest
 from bpals.judges.snapshot import Snapshot, Tally
+from bpals.judges.waiting import wait_for
 from bpals.judgestatus import LEDGER, end_killed
 from bpals.ledger import Ledger
 from bpals.lightbox import Lightbox, name_films, odd_films, open_lightbox
@@ -96,6 +97,8 @@ class JudgeRun:
     counts: Mapping[str, int]
     """Each of the six outcomes -> pairs, over all runs of this judge here."""
     films: int
+    why: str
+    """Why there is no answer, as the judge or the run says of the first pair without one; empty where all have one."""
     sealed: Path | None
     """The record of its sealed answers; none where it has not been asked about any film yet."""
     tally: Tally | None = None
@@ -266,7 +269,9 @@ def _run(
     with desk.box.read(todo, workers=desk.wish.workers) as reading:
         tally = run(judge, reading, desk.ledger, replace(plan, pace=left), watch=desk.watch)
     notices = odd_films(reading, tally.changed_films)
-    for sentence in (*(notice.message for notice in notices), *tally.warnings):
+    # The self-test has already said what a run would warn of: another model's name.
+    warnings = () if isinstance(judge, OpenAIJudge) else tally.warnings
+    for sentence in (*(notice.message for notice in notices), *warnings):
         desk.say(sentence)
     return tally.state, tally, notices
 
@@ -320,6 +325,7 @@ def _ended(
         state=state,
         counts={outcome: counted.get(outcome, 0) for outcome in OUTCOME.categories},
         films=answers["image_id"].n_unique(),
+        why=str(answers["why"].drop_nulls().head(1).to_list()[0]) if answers["why"].count() else "",
         sealed=sealed,
         notices=notices,
     )

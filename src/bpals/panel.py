@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from bpals.chronology import patients
-from bpals.errors import UnknownName, UsageError
+from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges import timeline
 from bpals.judges.record import RecordJudge
 from bpals.score.skill import Scores, Yardstick
 from bpals.sealedjudge import ALL_JUDGES, RECORD_JUDGE, SealedJudge
 from bpals.signal.devices import Asked, read_devices
 from bpals.signal.pairs import Matrix
+from bpals.signal.soundness import sound
 from bpals.signal.trust import Signal
 from bpals.signal.voices import Ints, Measure, Panel, hear
 from bpals.types import Dataset, JudgeCard, Notice, Reference
 from bpals.workspace import Workspace
+
+ANSWER = pl.Schema({"image_id": pl.String(), "finding": pl.String(), "outcome": pl.String(), "p_present": pl.Float64()})
+"""What is heard of a judge's table."""
+MOST_NAMED = 3
+"""Unknown findings that a notice names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +41,16 @@ class Chosen:
         """Read what the sealed judges say of this dataset; what they say of others is counted."""
         voices, asked, notices = [], [], list(self.notices)
         for judge in self.sealed:
-            answers = judge.answers("image_id", "finding", "outcome", "p_present")
-            notices += _foreign(judge.name, answers, dataset)
-            voices.append(hear(judge.name, answers, dataset.images, dataset.vocabulary.findings))
+            here, foreign = _of_dataset(judge.name, _columns(judge, judge.answers(), ANSWER), dataset)
+            heard, strange = sound(judge.name, here)
+            notices += [*foreign, *strange]
+            voice = hear(judge.name, heard, dataset.images, dataset.vocabulary.findings)
+            voices.append(replace(voice, kin=str(judge.card.get("model") or "")))
             if (films := judge.film_answers()) is not None:
-                asked.append(Asked(judge=judge.name, answers=films, offsets=judge.offsets))
+                said = _columns(judge, films.rename({"topic": "finding"}, strict=False), ANSWER)
+                heard, strange = sound(judge.name, said)
+                notices += strange
+                asked.append(Asked(judge=judge.name, answers=heard.rename({"finding": "topic"}), offsets=judge.offsets))
         panel = Panel(
             voices=tuple(voices),
             measure=_measure(Yardstick.of(dataset.images, reference)),
@@ -116,12 +127,34 @@ def _unsealed(home: Workspace) -> list[Notice]:
     ]
 
 
-def _foreign(judge: str, answers: pl.DataFrame, dataset: Dataset) -> list[Notice]:
-    """Count the answers about films or findings that this dataset does not have."""
-    here = pl.col("finding").cast(pl.String).is_in(list(dataset.vocabulary.findings))
-    known = answers.filter(here).join(dataset.images.select("image_id"), on="image_id", how="semi")
-    missing = answers.height - known.height
-    if not missing:
-        return []
-    message = f"{judge}: {missing:,} of its {answers.height:,} answers are about films or findings that are not here"
-    return [Notice(code="foreign_answers", count=missing, message=f"{message}; they were passed over")]
+def _columns(judge: SealedJudge, table: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    """Take the columns that are heard; a table without one of them is refused, and a word is no number."""
+    if lacking := [name for name in schema if name not in table.columns]:
+        raise WorkspaceError(
+            f"{judge.path / judge.name}.parquet has no column {', '.join(map(repr, lacking))}. "
+            f"Run {judge.name} again (bpals judge run), or leave it out with --judges"
+        )
+    return table.select(pl.col(name).cast(dtype, strict=False) for name, dtype in schema.items())
+
+
+def _of_dataset(judge: str, answers: pl.DataFrame, dataset: Dataset) -> tuple[pl.DataFrame, list[Notice]]:
+    """Keep the answers about films and findings that this dataset has; the others are counted."""
+    named = pl.col("finding").is_in(list(dataset.vocabulary.findings))
+    known, films = answers.filter(named), dataset.images.select("image_id")
+    unknown, elsewhere = answers.filter(~named), known.join(films, on="image_id", how="anti", maintain_order="left")
+    notices = []
+    if unknown.height:
+        names = unknown["finding"].unique().sort().to_list()
+        more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+        told = f"findings that are not audited here ({', '.join(map(str, names[:MOST_NAMED]))}{more})"
+        notices.append(_passed_over("foreign_findings", judge, unknown.height, answers.height, told))
+    if elsewhere.height:
+        told = f"films that are not here (first: {elsewhere['image_id'][0]})"
+        notices.append(_passed_over("foreign_answers", judge, elsewhere.height, answers.height, told))
+        known = known.join(films, on="image_id", how="semi", maintain_order="left")
+    return known, notices
+
+
+def _passed_over(code: str, judge: str, count: int, of: int, what: str) -> Notice:
+    message = f"{judge}: {count:,} of its {of:,} answers are about {what}; they were passed over"
+    return Notice(code=code, count=count, message=message)

@@ -71,6 +71,9 @@ SPECS: Mapping[str, Kind] = {
 }
 """The kinds that come with bpals."""
 
+MEANT = {".py": "python", **dict.fromkeys((".csv", ".gz", ".tsv", ".parquet"), "table")}
+"""What is meant where a file is typed alone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
@@ -150,10 +153,11 @@ def _split(text: str, rest: str, *, names_file: bool) -> tuple[str, str]:
 
 
 def _unknown(text: str, kind: str) -> UsageError:
-    path = Path(text)
-    meant = {".csv": "table", ".parquet": "table", ".py": "python"}.get(path.suffix.lower())
-    if meant and path.is_file():
-        return UsageError(f"{text} is a file, not a judge. Type: bpals judge run {meant}:{text}")
+    path = Path(kind)
+    meant = MEANT.get(path.suffix.lower())
+    if meant:
+        what = "is a file, not a judge" if path.is_file() else "names no kind of judge"
+        return UsageError(f"{text} {what}. Type: bpals judge run {meant}:{text}")
     return UnknownName.of("kind of judge", kind, [*SPECS, *_offers()], where=text if text != kind else "")
 
 

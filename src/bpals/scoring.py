@@ -4,6 +4,7 @@ card = scorecard("audit", reference="four-findings=expert", split="test")
 card.rows           one row a finding, kind of claim and method
 card.frame          the same as a Polars frame
 card.reliability    how often a claim of a given trust was right
+card.agreement      how far readers agree with one another, with the label, the signal and the judges
 card.notes          what was left out, counted
 """
 
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from bpals.concordance import concordance
 from bpals.errors import UsageError
 from bpals.findings import NIH, Vocabulary
 from bpals.score import references
@@ -26,6 +28,7 @@ from bpals.score.readers import readers as score_readers
 from bpals.score.resamples import Resampling
 from bpals.score.scorecard import Row
 from bpals.score.scorecard import scorecard as score_pairs
+from bpals.sealedjudge import RECORD_JUDGE
 from bpals.sources import nih
 from bpals.types import Notice, Reference
 from bpals.version import VERSION
@@ -45,6 +48,8 @@ class Scorecard:
     """The trust of boxed presences against other presences, one row a finding."""
     readers: list[Row] = field(default_factory=list)
     """Single readers beside the signal, one row a finding and reader."""
+    agreement: list[Row] = field(default_factory=list)
+    """Readers together, one row a finding; then two beside each other, one row a `first`, `second` and finding."""
     reliability: list[Row] = field(default_factory=list)
     """One curve a reference and finding."""
     notes: list[Notice] = field(default_factory=list)
@@ -56,17 +61,21 @@ class Scorecard:
         return pl.DataFrame(self.rows, infer_schema_length=None)
 
 
-def scorecard(
+def scorecard(  # noqa: PLR0913  an option of the command is a parameter
     workspace: str | os.PathLike[str] = "audit",
     *,
     reference: str | Sequence[str] = (),
     split: str = "all",
+    only_judged: bool = False,
     readers: str | os.PathLike[str] | None = None,
     min_readers: int | None = None,
     resampling: Resampling | None = None,
     progress: Progress = lambda _what, _share: None,
 ) -> Scorecard:
-    """Score the signal of a workspace against expert labels, and against single readers."""
+    """Score the signal of a workspace against expert labels, and against single readers.
+
+    `only_judged` keeps to the films that every image judge of the audit answered, so that each has a row of its own.
+    """
     specs = [reference] if isinstance(reference, str) else list(reference)
     if not specs and readers is None:
         raise UsageError("nothing to score against. Type: bpals score --reference four-findings=PATH")
@@ -74,9 +83,15 @@ def scorecard(
         raise UsageError("--min-readers counts the readers of all-findings. Type: --reference all-findings=PATH")
     audit = Workspace(workspace).open()
     drawn = resampling or Resampling()
-    audited = _audited(audit)
+    audited = audited_tables(workspace)
+    if only_judged and not audited.judges:
+        raise UsageError(
+            f"--only-judged: no image judge took part in {workspace}. Type: bpals judge run, then bpals audit"
+        )
     vocabulary = vocabulary_of(audited.claims)
     loaded = [_load(spec, vocabulary, split, min_readers) for spec in specs]
+    if only_judged:
+        loaded = [_judged(each, audited) for each in loaded]
     read = None if readers is None else references.load_reads(Path(readers), vocabulary=vocabulary, split=split)
     card = Scorecard(meta=_meta(audit, specs, split, drawn))
     for name, each in zip(reference_names(specs), loaded, strict=True):
@@ -85,6 +100,7 @@ def scorecard(
         progress("readers", 0.0)
         rows, notices = score_readers(read.table, audited, references.GROUPS, drawn)
         card.readers.extend(rows)
+        card.agreement.extend(concordance(read.table, audited, audited.judges, references.GROUPS, drawn))
         card.notes.extend([*read.notices, *notices])
         progress("readers", 1.0)
     return card
@@ -115,6 +131,20 @@ def _load(spec: str, vocabulary: Vocabulary, split: str, min_readers: int | None
     return references.load(spec, vocabulary=vocabulary, split=split, boxes=boxes, min_readers=min_readers)
 
 
+def _judged(reference: Reference, audited: Audited) -> Reference:
+    """Keep the films of which every image judge answered something; the others are counted."""
+    truth = reference.truth
+    for answers in audited.judges.values():
+        answered = answers.filter(pl.col("outcome").cast(pl.String) == "answered")
+        truth = truth.join(answered, on="image_id", how="semi", maintain_order="left")
+    if truth.is_empty():
+        raise UsageError(f"--only-judged: no film of {reference.kind} was answered by every image judge")
+    left_out = reference.truth.height - truth.height
+    message = f"{left_out:,} pairs on films that not every image judge answered were left out"
+    notice = [Notice(code="not_judged", count=left_out, message=message)] if left_out else []
+    return replace(reference, truth=truth, notices=(*reference.notices, *notice))
+
+
 def reference_names(specs: Sequence[str]) -> list[str]:
     """Call each reference by its kind, and by its file too where one kind comes twice."""
     parsed = [references.parse(spec) for spec in specs]
@@ -127,6 +157,12 @@ def vocabulary_of(claims: pl.DataFrame) -> Vocabulary:
     dtype = claims.schema["finding"]
     audited = tuple(dtype.categories if isinstance(dtype, pl.Enum) else claims["finding"].unique(maintain_order=True))
     return NIH if audited == NIH.findings else Vocabulary(name="workspace", findings=audited)
+
+
+def audited_tables(workspace: str | os.PathLike[str]) -> Audited:
+    """Read the tables that belong to the audit of a workspace, and what its image judges answered."""
+    audit = Workspace(workspace).open()
+    return replace(_audited(audit), judges=_image_judges(workspace, audit))
 
 
 def _audited(audit: Sealed) -> Audited:
@@ -144,6 +180,14 @@ def _audited(audit: Sealed) -> Audited:
         groups=table("groups.parquet", *said) if audit.has("groups.parquet") else None,
         calibration=table("calibration.parquet", "image_id", "finding") if audit.has("calibration.parquet") else None,
     )
+
+
+def _image_judges(workspace: str | os.PathLike[str], audit: Sealed) -> dict[str, pl.DataFrame]:
+    """Read what the image judges of the audit answered."""
+    names = [judge["judge"] for judge in audit.run.get("judges") or () if judge["judge"] != RECORD_JUDGE]
+    home = Workspace(workspace)
+    columns = ("image_id", "finding", "outcome", "p_present")
+    return {name: home.judge(name).answers().select(columns) for name in names if name in home.judge_names()}
 
 
 def _no_answers() -> pl.DataFrame:

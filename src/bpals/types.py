@@ -7,6 +7,7 @@ Question   judges    what is asked about a film: a finding or a topic of the fil
 Reply      judges    what came back to one question; a failure is a reply without a number
 Judgment   judges    what a judge that cannot see the claim answers, pair by pair
 Truth      score     what experts say, pair by pair, for scoring and for calibration
+Review     score     what one expert said of one pair, single reads that may disagree
 Trust      signal    how far to trust each claim, with reasons: the product
 """
 
@@ -27,6 +28,7 @@ KIND = pl.Enum(["image", "record"])
 OUTCOME = pl.Enum(["answered", "abstained", "refused", "unparsed", "unsupported", "failed"])
 FLAG = pl.Enum(["likely_mislabelled", "suspect", "hard", "trusted", "unjudged"])
 DEVICES = pl.Enum(["present", "absent", "unknown"])
+VERDICT = pl.Enum(["present", "absent", "uncertain", "unreadable"])
 
 Outcome = Literal["answered", "abstained", "refused", "unparsed", "unsupported", "failed"]
 Polarity = Literal["present", "absent"]
@@ -121,6 +123,17 @@ TRUTH = pl.Schema(
 )
 """What experts say: one row a pair."""
 
+REVIEWS = pl.Schema(
+    {
+        "image_id": pl.String(),
+        "finding": pl.String(),  # a finding of the vocabulary, or the name of a group
+        "reader": pl.String(),
+        "verdict": VERDICT,  # a hedge is `uncertain`; a film nobody can read is `unreadable`
+        "inclusion": pl.Float64(),  # chance with which the pair was drawn to be read; null where nobody knows
+    }
+)
+"""What single readers say: one row a read, at most one a reader and pair."""
+
 
 def signal_schema(findings: tuple[str, ...]) -> pl.Schema:
     """The product: one row a claim. For `groups.parquet`, the findings are the groups' names."""
@@ -182,6 +195,26 @@ class Reference:
     notices: tuple[Notice, ...] = ()
     positives_only: bool = False
     """True where every pair is a confirmed presence, so that no error can be scored."""
+
+    def groups_within(self, vocabulary: Vocabulary) -> list[Group]:
+        """Name the groups all of whose members a dataset audits."""
+        return [group for group in self.groups if set(vocabulary.findings).issuperset(group.members)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviews:
+    """Single reads by experts, and what the groups among them mean."""
+
+    table: pl.DataFrame
+    """REVIEWS: one row a read."""
+    groups: tuple[Group, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def readers(self) -> list[str]:
+        """Name the readers, in order."""
+        return sorted(self.table["reader"].unique().to_list())
 
     def groups_within(self, vocabulary: Vocabulary) -> list[Group]:
         """Name the groups all of whose members a dataset audits."""

@@ -84,7 +84,9 @@ def card_of(
     judge, labels = witness_of(home, name), labels_of(home)
     experts = None if reference is None else experts_of(reference, labels, split)
     found = skill(judge.answers, labels.claims, labels.images, experts)
-    return {**judge.row, "skill": found.drop("judge").to_dicts()}
+    asked = dict(judge.answers.filter(pl.col("outcome") != "unsupported")["finding"].value_counts().iter_rows())
+    rows = [{**row, "asked": asked.get(row["finding"], 0)} for row in found.drop("judge").to_dicts()]
+    return {**judge.row, "skill": rows}
 
 
 def witness_of(home: Workspace, name: str) -> Witness:

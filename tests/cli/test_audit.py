@@ -9,6 +9,7 @@ import time
 
 import polars as pl
 import pytest
+import twojudges
 
 import bpals
 from bpals.cli.main import obey
@@ -170,3 +171,12 @@ def test_the_next_audit_replaces_the_last(start_bpals, words, old):
     assert audit.table("images.parquet")["image_id"].str.starts_with("3-").all()
     assert set(contents(old)) == {*audit.run["files"], "run.json", "ledger.sqlite"}
     assert (old / "ledger.sqlite").read_bytes() == b"reviews"
+
+
+def test_without_the_record_judge_nothing_is_said_of_it(capsys, words, tmp_path):
+    """Few films are a trouble of the judge that learns from them, and of no other."""
+    home = twojudges.make_workspace(tmp_path / "audit")
+    capsys.readouterr()
+    assert obey(["audit", *words, "--workspace", str(home), "--judges", "sharp", "--json"]) == 0
+    codes = {notice["code"] for notice in json.loads(capsys.readouterr().out)["notices"]}
+    assert "few_films" not in codes

@@ -77,6 +77,7 @@ def test_what_is_odd_is_noted_on_stderr(capsys, small, server, tmp_path):
     assert obey([*words, "--source", f"table:{smallset.EXAMPLES / 'films.csv'}"]) == 0
     shown = capsys.readouterr()
     assert "note: asked for my-model, the endpoint's replies name stub-vlm\n" in shown.err
+    assert shown.err.count("my-model") == 1
     assert "note: 576 of 600 films are not under films" in shown.err
 
 
@@ -277,3 +278,42 @@ def test_every_help_has_an_example_and_every_option_a_sentence(capsys, command):
     assert f"Example: bpals judge {command}" in " ".join(capsys.readouterr().out.split())
     parameters = get_command(app).commands["judge"].commands[command].params
     assert not [option.name for option in parameters if not getattr(option, "help", "")]
+
+
+def test_a_judge_that_answered_nothing_says_why(capsys, small, tmp_path):
+    """The last line has the counts and the first reason."""
+    judge = tmp_path / "mute.py"
+    judge.write_text("import bpals\n\n@bpals.judge('mute')\ndef mute(image, finding):\n    return 'yes'\n")
+    assert obey(run_words(small, tmp_path / "audit", f"python:{judge}")) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == (
+        "mute answered nothing, so it adds nothing to an audit: 72 unparsed. "
+        "The first reason: a str is no probability: 'yes'"
+    )
+
+
+def test_a_judge_that_is_mended_takes_its_name_again(capsys, small, tmp_path):
+    """A judge that never said anything has no name to defend: the same command goes on."""
+    judge = tmp_path / "mine.py"
+    judge.write_text("import bpals\n\n@bpals.judge('mine')\ndef mine(image, finding):\n    return image.nothing\n")
+    words = run_words(small, tmp_path / "audit", f"python:{judge}")
+    assert obey(words) == 2
+    assert "judge 'mine' fails on each of its first 3 films: AttributeError" in capsys.readouterr().err
+    judge.write_text(judge.read_text().replace("image.nothing", "0.5"))
+    assert obey(words) == 0
+    assert "mine: done, 24 films, 72 pairs" in capsys.readouterr().out
+
+
+def test_status_and_list_know_the_same_judges(capsys, small, tmp_path):
+    """Those that were asked, and those whose scores were read."""
+    obey(run_words(small, tmp_path))
+    scores = tmp_path / "scores.csv"
+    scores.write_text(f"image_id,Effusion\n{small.image_ids[0]},0.5\n")
+    assert obey(["judge", "run", f"table:{scores}", "--workspace", str(tmp_path)]) == 0
+    capsys.readouterr()
+    obey(["judge", "list", "--workspace", str(tmp_path), "--json"])
+    listed = {judge["judge"] for judge in json.loads(capsys.readouterr().out)["judges"]}
+    assert obey(["judge", "status", "--workspace", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert {line.partition(":")[0] for line in shown.splitlines() if not line.startswith(" ")} == listed
+    assert "scores: read from a table, 1 of 1 films" in shown

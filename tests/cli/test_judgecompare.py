@@ -118,6 +118,7 @@ def test_films_are_shown_from_where_they_are(judged, capsys, tmp_path):
         (("record", "sharp"), "bpals audit --workspace"),
         (("sharp", "blunt", "--reference", "table=nowhere.csv"), "nowhere.csv"),
         (("sharp", "blunt", "--reference", "nothing=x"), "no kind of reference is called 'nothing'"),
+        (("sharp", "blunt", "--reference", "experts.csv"), "Type: --reference table=experts.csv"),
         (("sharp", "blunt", "--images", "nowhere"), "--images nowhere is no folder"),
         (("sharp", "blunt", "--html", "nowhere/page.html"), "Name another with --html FILE"),
         (("sharp", "blunt", "--bootstrap", "0"), "--bootstrap 1000"),
@@ -160,3 +161,37 @@ def test_the_card_can_be_read_by_a_program(judged, capsys):
     assert {row["signal"] for row in found["skill"]} == {False}
     assert obey(["judge", "card", "blimd", "--workspace", str(judged)]) == 2
     assert "Did you mean 'blind'?" in capsys.readouterr().err
+
+
+def test_two_judges_with_hardly_a_film_in_common_are_told_first_and_without_empty_tables(judged, capsys):
+    """One line says that there is too little; no table stands there without a figure."""
+    few = judged.parent / "few.csv"
+    few.write_text("image_id,Effusion\n00001.png,0.5\n", encoding="utf-8")
+    film = twojudges.truth()["image_id"][0]
+    few.write_text(f"image_id,Effusion\n{film},0.5\n", encoding="utf-8")
+    assert obey(["judge", "run", f"table:{few}", "--workspace", str(judged)]) == 0
+    capsys.readouterr()
+    assert obey(typed(judged, "sharp", "few")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("Too few pairs that both answered")
+    assert "Who is right" not in "".join(lines)
+    assert "The two judges" in "".join(lines)
+
+
+def test_a_card_has_no_empty_values_and_no_comma_in_a_seed(judged, capsys):
+    """What was never asked is told from what was asked too seldom."""
+    twojudges.seal_stub(judged, "seeded", seed=20261116)
+    assert obey(["judge", "card", "seeded", "--workspace", str(judged)]) == 0
+    shown = capsys.readouterr().out
+    assert "seed 20261116" in shown
+    assert "None" not in shown
+    assert ", ," not in shown
+    film = twojudges.truth()["image_id"][0]
+    scores = judged.parent / "one.csv"
+    scores.write_text(f"image_id,Effusion\n{film},0.5\n", encoding="utf-8")
+    assert obey(["judge", "run", f"table:{scores}", "--workspace", str(judged)]) == 0
+    capsys.readouterr()
+    assert obey(["judge", "card", "one", "--workspace", str(judged)]) == 0
+    verdicts = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if " claims " in line}
+    assert "too few" in verdicts["Effusion"]
+    assert "not asked" in verdicts["Cardiomegaly"]

@@ -150,8 +150,9 @@ def test_a_path_with_other_films_says_what_was_looked_for(cabinet):
     """It names one film that it looked for."""
     with pytest.raises(
         FilmError, match=r"holds no film of this dataset: 6 are there, none is called 00000001_000\.png"
-    ):
+    ) as caught:
         open_shelf(cabinet, ["00000001_000.png"])
+    assert "NIH is the default dataset; name your own with --source table:FILE --mapping" in str(caught.value)
 
 
 def test_one_bad_archive_does_not_close_the_shelf(cabinet, film):

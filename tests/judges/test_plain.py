@@ -258,3 +258,21 @@ def test_another_vocabulary_is_asked_by_its_own_names():
 def test_log_odds_are_finite_everywhere(p, expected):
     """0 and 1 are taken EDGE inside."""
     assert logit(p) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_decorator_without_a_name_says_what_to_write():
+    """`@judge` without parentheses is handed the function itself."""
+    with pytest.raises(
+        UsageError, match=r"@bpals\.judge needs a name\. Write @bpals\.judge\('mean-brightness'\) above"
+    ):
+
+        @judge
+        def mean_brightness(image, finding):
+            return 0.5
+
+
+@pytest.mark.parametrize(("name", "better"), [("Big Name", "big-name"), ("record", "my-record")])
+def test_a_name_that_cannot_be_one_is_refused_as_on_the_command_line(name, better):
+    """One rule for @bpals.judge and for --name."""
+    with pytest.raises(UsageError, match=f"cannot be called {name!r}.*Call it {better!r}"):
+        judge(name)

@@ -4,7 +4,10 @@ import asyncio
 import gc
 import hashlib
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -504,19 +507,56 @@ def test_a_second_run_on_one_ledger_is_refused(path):
     check(path, 2)
 
 
-def test_a_full_disk_stops_the_run_and_freed_space_resumes_it(path):
-    """R06: what was committed before is whole; the same command completes it."""
+def mounted(folder, *options):
+    """Mount a disk in memory, or make it larger; say whether this machine lets us."""
+    mount = shutil.which("mount")
+    words = [mount or "mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
+    return mount is not None and subprocess.run(words, capture_output=True, check=False).returncode == 0
 
-    def small():
-        connection = file_connection(path, readonly=False)
-        connection.execute("PRAGMA max_page_count=120")
-        return connection
 
-    Ledger.open(path).close()
+def unmount(folder):
+    """Take the disk away."""
+    subprocess.run([shutil.which("umount"), str(folder)], check=True)
+
+
+def may_mount():
+    """Say whether a disk can be mounted here: by root alone, and not in every container."""
+    with tempfile.TemporaryDirectory() as folder:
+        may = mounted(folder, "size=64k")
+        if may:
+            unmount(folder)
+    return may
+
+
+@pytest.fixture(params=["pages", *(["disk"] if may_mount() else [])])
+def tight(request, tmp_path):
+    """Where a ledger has little room, how to connect to it there, and how to make room."""
+    if request.param == "pages":
+        path = tmp_path / "ledger.sqlite"
+
+        def small():
+            connection = file_connection(path, readonly=False)
+            connection.execute("PRAGMA max_page_count=120")
+            return connection
+
+        Ledger.open(path).close()
+        yield path, {"connect": small}, lambda: None
+        return
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    assert mounted(disk, "size=1m")
+    yield disk / "ledger.sqlite", {}, lambda: mounted(disk, "remount", "size=64m")
+    unmount(disk)
+
+
+def test_a_full_disk_stops_the_run_and_freed_space_resumes_it(tight):
+    """R06, by a limit of pages and on a real small disk: what was committed is whole; the same command completes it."""
+    path, connect, make_room = tight
     with FaultyServer() as server:
-        ledger = Ledger.open(path, connect=small)
+        ledger = Ledger.open(path, **connect)
         with ledger, ledger.lock("a test"), pytest.raises(OSError, match="No space left on device"):
             run(runs.Chat(), runs.films(5000), ledger, runs.plan_of(ledger, runs.Chat(), server.url, todo=5000))
+        make_room()
         with Ledger.open(path) as ledger, ledger.lock("a test"):
             plan = runs.plan_of(ledger, runs.Chat(), server.url, todo=5000)
             done = ledger.done(plan.judge_id)
@@ -660,11 +700,28 @@ def test_a_failing_batch_is_asked_film_by_film(path):
     assert tally.outcomes == {"answered": 11 * EACH, "failed": EACH}
 
 
-def test_a_judge_that_fails_on_its_first_film_stops_the_run(path):
-    """The canary: its failure is an error of the judge, with the reason, and no row."""
-    with pytest.raises(JudgeError, match="fails on its first film: ZeroDivisionError: of all things"):
-        runs.ask(path, Plain(fail_on(0)), runs.films(10), todo=10)
+@pytest.mark.parametrize("count", [1, 2, 3, 10])
+def test_a_judge_that_fails_on_its_first_films_stops_the_run(path, count):
+    """The canary: on three in a row, or on all, the failure is an error of the judge, with the reason, and no row."""
+    with pytest.raises(JudgeError, match=r"fails on .* first .*film.*: ZeroDivisionError: of all things"):
+        runs.ask(path, Plain(fail_on(*range(count))), runs.films(count), todo=count)
     assert runs.answers(path, "plain") == {}
+
+
+def test_a_first_film_that_alone_breaks_the_judge_is_a_failed_one(path):
+    """It would stop every run for ever; the film has a row with the reason, and the run goes on."""
+    tally = runs.ask(path, Plain(fail_on(0, 1)), runs.films(10), todo=10)
+    assert tally.outcomes == {"answered": 8 * EACH, "failed": 2 * EACH}
+    said = runs.answers(path, "plain")
+    whys = {row["why"] for (image_id, *_), row in said.items() if image_id in {"00000", "00001"}}
+    assert whys == {"the judge failed: ZeroDivisionError: of all things"}
+
+
+def test_films_that_cannot_be_shown_do_not_hide_a_judge_that_fails(path):
+    """Two were announced, one can be shown, and the judge fails on it."""
+    shown = [("broken", Refusal(code="cut", message="cut off")), *runs.films(1)]
+    with pytest.raises(JudgeError, match="fails on its first film: ZeroDivisionError"):
+        runs.ask(path, Plain(fail_on(0)), shown, todo=2)
 
 
 def test_a_chat_judge_whose_own_code_fails_is_treated_the_same(path):
@@ -678,7 +735,7 @@ def test_a_chat_judge_whose_own_code_fails_is_treated_the_same(path):
 
     with FaultyServer() as server:
         broken_from_the_start = True
-        with pytest.raises(JudgeError, match="fails on its first film: KeyError"):
+        with pytest.raises(JudgeError, match="fails on each of its first 3 films: KeyError"):
             runs.ask(path, Broken(), runs.films(3), server.url, todo=3)
         broken_from_the_start = False
         pace = replace(runs.QUICK, in_flight=1)

@@ -71,7 +71,7 @@ def test_a_column_is_found_however_it_is_spelled(tmp_path):
         (b"image_id,Mass,mass\na.png,1,1\n", "the column 'mass' stands there twice"),
         (b"image_id,Mass,Mass\na.png,1,1\n", "the column 'Mass' stands there twice"),
         (b"image_id,Mass\n\xff\xfe,1\n", "line 2 is no UTF-8 text"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "line 1 is no UTF-8 text"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "is a PNG image, not a CSV or Parquet table"),
         (b"PAR1 and then nothing", "is no whole Parquet file"),
         (gzip.compress(b"image_id,Mass\na.png,0.5\n", mtime=0)[:-9], "is cut off or damaged"),
     ],

@@ -272,3 +272,20 @@ def test_the_chexnet_panel_has_the_aurocs_that_are_known(data_folder):
         those = said.filter(pl.col("finding") == finding)
         found[finding] = Curve.of(those["p_present"], those["says"] == "present").auroc()[0].round(3)
     assert found == AUROCS
+
+
+def test_a_guessed_column_is_said_in_one_notice(scores):
+    """Which column names the films, and which are the scores."""
+    guess = [n.message for n in scores(WIDE.replace("image_id", "file")).notices if n.code == "guessed_columns"]
+    assert guess == ["scores.csv: the column 'file' is taken as image_id, and as scores Effusion, Mass, Hernia"]
+    guess = [n.message for n in scores(LONG.replace("image_id", "study")).notices if n.code == "guessed_columns"]
+    assert guess == ["scores.csv: the column 'study' is taken as image_id, and as scores p_present"]
+    assert "guessed_columns" not in counts(scores(WIDE))
+
+
+def test_two_columns_that_may_name_the_films_are_refused(scores):
+    """Unless one of them is called image_id."""
+    text = "path,file,Effusion\nx/p1/a.png,p1/a.png,0.5\n"
+    with pytest.raises(JudgeError, match=r"has 2 columns that may name the films: file, path\. Call the one"):
+        scores(text)
+    assert counts(scores(text.replace("file", "image_id")))["unscored_films"] == 2

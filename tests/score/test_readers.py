@@ -8,7 +8,7 @@ from bpals.findings import NODULE_OR_MASS
 from bpals.score.opinions import Audited
 from bpals.score.readers import readers
 from bpals.score.resamples import Resampling
-from bpals.score.verdicts import VERDICTS
+from bpals.types import REVIEWS
 from bpals.workspace import Workspace
 
 FEW = Resampling(draws=40, seed=0)
@@ -18,7 +18,7 @@ def reads(*rows):
     """Rows `(image, reader, verdict)` about a mass."""
     verdicts = {"Y": "present", "N": "absent", "H": "uncertain"}
     return pl.DataFrame(
-        [(image, "Mass", reader, verdicts[verdict], None) for image, reader, verdict in rows], VERDICTS, orient="row"
+        [(image, "Mass", reader, verdicts[verdict], None) for image, reader, verdict in rows], REVIEWS, orient="row"
     )
 
 

@@ -3,9 +3,10 @@
 import polars as pl
 import pytest
 
-from bpals.errors import TruthError, UnknownName, UsageError
+from bpals.errors import BpalsError, TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Vocabulary
 from bpals.score import references
+from bpals.types import REVIEWS
 
 FOUR = "Image Index,Patient ID,Fracture,Pneumothorax,Airspace opacity,Nodule or mass,Set Id\n"
 READ = "Patient ID,Image ID,Reader ID,Fracture,Pneumothorax,Airspace opacity,Nodule/mass,Set ID\n"
@@ -213,7 +214,7 @@ def test_an_uncertain_truth_is_left_out_and_counted(sheet):
         ("image_id,Mass\na,maybe not\n", "table", "line 2: 'maybe not' under 'Mass' is no verdict"),
         ("image_id,Mass\na,0\n,1\n", "table", "line 3: no image id"),
         ("film,Mass\na,0\n", "table", "no image column"),
-        ("image_id,finding,verdict\na,Mass,1\n", "table", "none called 'present'"),
+        ("image_id,finding,said\na,Mass,1\n", "table", "none called 'verdict' or 'present'"),
         ("image_id,Age\na,55\n", "table", "no column is an audited finding"),
         ("image_id,Mass\na,\n", "table", "no verdict that could be used"),
         ("Image ID,Pneumothorax\na,YES\n", "four-findings", "no column 'airspace opacity', 'nodule or mass'"),
@@ -271,16 +272,76 @@ def test_single_reads_are_kept_apart(sheet):
     """HEDGE is uncertain; `Nodule/mass` is the group; a reader who says two things is left out there only."""
     rows = "1,a,5,NO,YES,YES,HEDGE,test\n1,a,5,NO,YES,NO,HEDGE,test\n1,a,6,NO,NO,NO,NO,test\n"
     reads = references.load_reads(sheet(READ + rows), vocabulary=NIH)
-    assert reads.table.select("image_id", "finding", "reader", "verdict", "split").sort(pl.all()).rows() == [
-        ("a", "Airspace opacity", "6", "absent", "test"),
-        ("a", "Nodule or mass", "5", "uncertain", "test"),
-        ("a", "Nodule or mass", "6", "absent", "test"),
-        ("a", "Pneumothorax", "5", "present", "test"),
-        ("a", "Pneumothorax", "6", "absent", "test"),
+    assert reads.table.select("image_id", "finding", "reader", "verdict", "inclusion").sort(pl.all()).rows() == [
+        ("a", "Airspace opacity", "6", "absent", None),
+        ("a", "Nodule or mass", "5", "uncertain", None),
+        ("a", "Nodule or mass", "6", "absent", None),
+        ("a", "Pneumothorax", "5", "present", None),
+        ("a", "Pneumothorax", "6", "absent", None),
     ]
     assert {notice.code: notice.count for notice in reads.notices} == {
         "unaudited": 0, "reader_contradicts": 1, "reader_repeats": 2,
     }  # fmt: skip
+
+
+LONG = "image_id,finding,reader,verdict,inclusion\n"
+
+
+def test_a_long_file_of_reads_is_read_as_a_wide_one(sheet, tmp_path):
+    """A row a finding, from CSV or Parquet; a blank verdict was not read, and the chance of being drawn is kept."""
+    rows = "a,mass,5,yes,0.25\na,Nodule/mass,6,HEDGE,\nb,Mass,5,unreadable,1\nb,Mass,6,,1\n"
+    reads = references.load_reads(sheet(LONG + rows), vocabulary=NIH)
+    assert reads.table.schema == REVIEWS
+    assert reads.table.rows() == [
+        ("a", "Mass", "5", "present", 0.25),
+        ("a", "Nodule or mass", "6", "uncertain", None),
+        ("b", "Mass", "5", "unreadable", 1.0),
+    ]
+    assert [group.name for group in reads.groups] == ["Nodule or mass"]
+    assert reads.readers == ["5", "6"]
+    reads.table.write_parquet(tmp_path / "reads.parquet")
+    assert references.load_reads(tmp_path / "reads.parquet", vocabulary=NIH).table.equals(reads.table)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LONG + "a,Mass,5,perhaps,\n", "line 2: 'perhaps' under 'Mass' is no verdict. Write YES, NO, HEDGE"),
+        (LONG + "a,Mass,5,YES,1.5\n", "line 2: '1.5' under 'inclusion' is no chance of being drawn"),
+        (LONG + "a,Mass,5,YES,nan\n", "line 2: 'nan' under 'inclusion' is no chance of being drawn"),
+        (LONG + "a,Mass,5,YES,0\n", "line 2: '0' under 'inclusion' is no chance of being drawn"),
+        (LONG + "a,Masss,5,YES,1\n", "line 2: no finding is called 'Masss'. Did you mean 'Mass'"),
+        (LONG + "a,Mass,,YES,1\n", "some rows name no reader"),
+        (LONG + "a,Mass,5,,1\n", "holds no read"),
+        (LONG + "a,Mass,5,YES,\na,Mass,5,NO,\n", "holds no read"),
+    ],
+)
+def test_bad_reads_are_refused_in_one_line(sheet, text, says):
+    """What is wrong, where, and what to write instead."""
+    with pytest.raises(BpalsError) as refused:
+        references.load_reads(sheet(text), vocabulary=NIH)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_unreadable_verdicts_settle_nothing(sheet):
+    """They are counted, as hedges are."""
+    path = sheet("image_id,finding,verdict\na,Mass,YES\nb,Mass,NO\nc,Mass,unreadable\n")
+    reference = load(f"table={path}")
+    assert counted(reference) == {"unreadable_verdicts": 1}
+    assert truth(reference) == {("a", "Mass"): True, ("b", "Mass"): False}
+
+
+def test_reads_of_unknown_films_are_counted_and_none_at_all_is_refused(sheet):
+    """The first unknown film is named."""
+    reads = references.load_reads(sheet(LONG + "a,Mass,5,YES,\nz,Mass,5,NO,\nz,Edema,5,NO,\n"), vocabulary=NIH)
+    kept = references.of_films(reads, pl.DataFrame({"image_id": ["a", "b"]}))
+    assert kept.table["image_id"].to_list() == ["a"]
+    (notice,) = kept.notices
+    assert (notice.code, notice.count) == ("unknown_images", 2)
+    assert "2 verdicts are about 1 films that are not in this dataset (first: z)" in notice.message
+    with pytest.raises(TruthError, match="no read is about a film of this dataset"):
+        references.of_films(reads, pl.DataFrame({"image_id": ["q"]}))
 
 
 def test_reads_need_readers(sheet):

@@ -199,9 +199,15 @@ def test_the_json_of_readers_has_their_rows_too(masses, sheet):
     reads = sheet("image_id,reader,Mass\na,1,NO\na,2,NO\nb,1,YES\nb,2,HEDGE\n", "reads.csv")
     done = run("--workspace", masses, "--readers", reads, "--json")
     rows = json.loads(done.stdout)
-    assert [(row["finding"], row["reader"], row["n"]) for row in rows if row["finding"] == "Mass"] == [
-        ("Mass", "1", 1), ("Mass", "2", 1), ("Mass", "all", 2),
-    ]  # fmt: skip
+    single = [row for row in rows if row["finding"] == "Mass" and "reader" in row]
+    assert [(row["reader"], row["n"]) for row in single] == [("1", 1), ("2", 1), ("all", 2)]
+    together, *two = [row for row in rows if "agreement" in row]
+    assert (together["finding"], together["readers"], together["n"], together["agreement"]) == ("Mass", 2, 1, 1)
+    assert {(row["first"], row["second"]) for row in two} >= {
+        ("1", "the others"),
+        ("1", "bpals"),
+        ("label", "majority"),
+    }
     assert "note: 1 hedged verdicts were left out" in done.stderr
 
 
@@ -211,6 +217,8 @@ def test_the_terminal_shows_tables_of_100_columns(masses, truth, sheet):
     shown = run("--workspace", masses, "--reference", f"table={truth}", "--readers", reads).stdout
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 100
     for words in ("Finding label errors", "self-confidence", "oracle", "By kind of claim", "Single readers"):
+        assert words in shown
+    for words in ("How far readers agree with one another", "Cohen's kappa", "Fleiss kappa", "most readers"):
         assert words in shown
     assert "…" not in shown
 

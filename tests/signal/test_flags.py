@@ -1,30 +1,29 @@
-"""Flags: shares without reviews, certificates with them, and what a certificate is worth."""
-
-import math
+"""Flags: shares without reviews, certificates with them, and what is hard rather than wrong."""
 
 import numpy as np
+import polars as pl
 import pytest
 
 import shape
 from bpals.signal import flags
-from bpals.signal.flags import (
-    DOUBT,
-    FIRST_FLAGS,
-    LIKELY_SHARE,
-    LOW_SHARE,
-    PRECISION,
-    apply,
-    rule_by_review,
-    rule_by_share,
-)
-from bpals.types import FLAG
+from bpals.signal.drawn import Drawn
+from bpals.signal.flags import CLEAR, LIKELY_SHARE, LOW_SHARE, LOW_TRUST, apply, rule_by_review, rule_by_share
+from bpals.signal.precision import DOUBT, PRECISION, WIDER, Target
+from bpals.signal.trust import estimate
+from bpals.testing import tiny_dataset
+from bpals.types import FLAG, REVIEWS, Reviews
 
 
-def flagged(rule, trust, high=None):
+def flagged(rule, trust, high=None, split=None):
     """The flags of claims, as words."""
     trust = np.asarray(trust, dtype=float)
     high = trust if high is None else np.asarray(high, dtype=float)
-    return [flags.NAMES[flag] for flag in apply(rule, trust, high)]
+    return [flags.NAMES[flag] for flag in apply(rule, trust, high, None if split is None else np.asarray(split, float))]
+
+
+def reviewed(trust, wrong, **more):
+    """The rule that reviewed presences of a mass make."""
+    return rule_by_review("Mass", "present", Drawn(trust=np.asarray(trust), wrong=np.asarray(wrong), **more))
 
 
 def test_the_words_are_those_of_the_signal():
@@ -94,95 +93,77 @@ def test_a_tie_at_the_cut_goes_one_way_together():
 
 def test_with_reviews_one_half_divides():
     """A calibrated trust is a probability: below one half the claim is more likely wrong than right."""
-    rule = rule_by_review("Mass", "present", np.array([0.2]), np.array([True]))
+    rule = reviewed([0.2], [True])
     assert flagged(rule, [0.2, 0.49, 0.5, 0.51], [0.3, 0.6, 0.5, 0.6]) == ["suspect", "hard", "trusted", "trusted"]
 
 
-@pytest.mark.parametrize("reviews", [0, 1, FIRST_FLAGS - 1])
-def test_too_few_reviews_certify_nothing_and_say_what_it_takes(reviews):
-    """However wrong the reviewed claims are."""
-    rule = rule_by_review("Mass", "present", np.linspace(0, 0.1, reviews), np.ones(reviews, dtype=bool))
-    assert rule.likely_below is None
-    assert not rule.certified
-    assert rule.words == (
-        f"nothing is certified at precision 80% by {reviews} reviewed patients: "
-        "of the 40 with the lowest trust at least 36 must be errors"
-    )
-
-
-def test_the_words_keep_their_promise():
-    """With 36 errors of 40 there is a certificate, with 35 there is none."""
-    trust = np.linspace(0.01, 0.4, FIRST_FLAGS)
-    for errors, certified in ((36, True), (35, False)):
-        rule = rule_by_review("Mass", "present", trust, np.arange(FIRST_FLAGS) < errors)
-        assert rule.certified is certified
-    assert rule_by_review("Mass", "present", trust, np.arange(40) < 36).words == (
-        "certified precision 80%, doubt 10%: 36 of 40 reviewed flags were errors"
-    )
-
-
-def test_a_certificate_reaches_as_far_as_the_errors_do():
-    """Where all of the lowest 200 are errors and nothing after, the walk stops soon after them."""
-    trust = np.linspace(0, 1, 1000)
-    rule = rule_by_review("Mass", "present", trust, np.arange(1000) < 200)
-    assert trust[130] < rule.likely_below < trust[250]
-    assert flagged(rule, [rule.likely_below]) == ["likely_mislabelled"]
-
-
-def test_thousands_of_reviews_can_be_certified():
-    """The binomial coefficients of a large review do not overflow."""
-    rule = rule_by_review("Mass", "present", np.linspace(0, 1, 20_000), np.ones(20_000, dtype=bool))
+def test_the_rule_says_what_its_flags_promise():
+    """In words: the precision of one flag, and the errors left under the other."""
+    rule = reviewed(np.linspace(0.01, 0.99, 400), np.arange(400) < 100)
     assert rule.certified
-    assert rule.likely_below > 0.5
+    assert rule.words == (
+        "below trust 0.5: certified precision 80%, doubt 10%: 90 of 90 reviewed flags were errors; "
+        "at most 1.2% of trusted claims are wrong, doubt 10%: 0 of 200 reviewed ones were"
+    )
+    assert [each.promise for each in rule.certificates] == ["precision", "trusted", "trusted_above", "misses"]
 
 
-def test_reviews_that_tie_are_tested_together():
-    """Forty errors among four hundred claims with one trust are no forty of forty."""
-    wrong = np.arange(400) < 40
-    assert not rule_by_review("Mass", "present", np.full(400, 0.1), wrong).certified
-    assert rule_by_review("Mass", "present", np.full(400, 0.1), np.arange(400) < 360).certified
+def test_where_a_high_precision_cannot_be_shown_more_wrong_than_right_may_be():
+    """Three in four are wrong: not four in five, but more than half; and none with a trust of one half is flagged."""
+    rule = reviewed(np.linspace(0.01, 0.9, 200), np.arange(200) % 4 > 0)
+    assert rule.certified
+    assert rule.words.startswith("below trust 0.5: nothing is certified at precision 80% by 110 reviewed patients")
+    assert "certified precision 50%, doubt 10%: 82 of 110 reviewed flags were errors" in rule.words
+    assert flagged(rule, [0.49, 0.5]) == ["likely_mislabelled", "trusted"]
 
 
-def certified_share(rate, runs=600, reviews=300):
-    """How often a certificate breaks its promise, where a claim of trust t is wrong with probability `rate(t)`."""
-    draw = np.random.default_rng(11)
-    broken = 0
-    for _ in range(runs):
-        trust = draw.random(reviews)
-        rule = rule_by_review("Mass", "present", trust, draw.random(reviews) < rate(trust))
-        if rule.certified:
-            below = np.linspace(0, rule.likely_below, 200)
-            broken += rate(below).mean() < PRECISION
-    return broken / runs
+def test_claims_that_nobody_read_are_listed_where_the_chances_are_known():
+    """Else nobody knows whether they are like those that were read, and no list is promised."""
+    trust, wrong, unread = np.linspace(0.01, 0.99, 400), np.arange(400) < 100, np.linspace(0, 1, 1000)
+    known = Drawn(trust=trust, wrong=wrong, inclusion=np.full(400, 0.01))
+    rule = rule_by_review("Mass", "present", known, unread)
+    assert rule.certificates[0].cut == rule.likely_below
+    assert rule.certificates[-1].promise == "discoveries"
+    assert rule.certificates[-1].certified
+    unknown = rule_by_review("Mass", "present", Drawn(trust=trust, wrong=wrong), unread)
+    assert "discoveries" not in {each.promise for each in unknown.certificates}
 
 
-@pytest.mark.parametrize("at", [0.5, 0.75, 0.799])
-def test_a_judge_that_is_not_precise_enough_is_seldom_certified(at):
-    """Learn-then-Test: where no threshold keeps the promise, a certificate is given in at most DOUBT of the runs."""
-    assert certified_share(lambda trust: np.full(trust.shape, at)) <= DOUBT + 3 * math.sqrt(DOUBT * (1 - DOUBT) / 600)
+def test_what_nobody_read_has_one_refusal():
+    """A member of a group has no reviews of its own, and one sentence says so."""
+    (refused,) = reviewed(np.zeros(0), np.zeros(0, dtype=bool)).certificates
+    assert refused.words.startswith("nothing is certified at precision 80% by 0 reviewed patients")
 
 
-def test_a_certified_precision_holds_as_often_as_promised():
-    """Where strict thresholds keep it and loose ones do not, the walk goes too far in at most DOUBT of the runs."""
-    share = certified_share(lambda trust: 0.97 - 0.6 * trust)
-    assert share <= DOUBT + 3 * math.sqrt(DOUBT * (1 - DOUBT) / 600)
+def test_low_trust_over_which_readers_split_is_hard_and_not_mislabelled():
+    """Between clear and low; where the trust is lower than that the evidence is against the claim all the same."""
+    rule = reviewed(np.linspace(0.0, 0.45, 100), np.ones(100, dtype=bool))
+    trust = [CLEAR - 0.01, CLEAR, 0.4, LOW_TRUST - 0.01, LOW_TRUST]
+    assert flagged(rule, trust, split=np.ones(5)) == ["likely_mislabelled", "hard", "hard", "hard", "trusted"]
+    assert flagged(rule, trust, split=np.zeros(5)) == ["likely_mislabelled"] * 3 + ["trusted"] * 2
 
 
-def test_a_precise_judge_is_certified():
-    """The guarantee is not kept by never giving one."""
-    draw = np.random.default_rng(5)
-    given = [
-        rule_by_review("Mass", "present", trust, draw.random(300) < 1 - trust**3).certified
-        for trust in (draw.random(300) for _ in range(50))
-    ]
-    assert np.mean(given) > 0.9
+def test_where_readers_would_not_split_a_wide_interval_is_not_hard():
+    """What reads taught stands over the width; where nobody knows, the width decides."""
+    rule = reviewed([0.2], [True])
+    assert flagged(rule, [0.4] * 3, [0.6] * 3, [0.0, 1.0, np.nan]) == ["suspect", "hard", "hard"]
 
 
-@pytest.mark.parametrize(("n", "p", "k"), [(10, 0.2, 0), (40, 0.2, 4), (7, 0.5, 7), (300, 0.2, 60)])
-def test_the_binomial_tail_is_the_sum_of_its_terms(n, p, k):
-    """Against the textbook, where that does not overflow."""
-    exact = sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
-    assert flags._binomial_below(n, p, k) == pytest.approx(exact, rel=1e-9)
+def test_a_certificate_rests_on_no_claim_that_is_hard():
+    """Where readers split claims are right half the time: among the others all are wrong, and that is certified."""
+    trust = np.tile(np.linspace(0.21, 0.45, 100), 2)
+    split = np.repeat([0.0, 1.0], 100)
+    wrong = (split == 0) | (np.arange(200) % 2 == 0)
+    assert not reviewed(trust, wrong).certificates[0].certified
+    assert reviewed(trust, wrong, split=split).certified
+
+
+def test_without_reviews_low_trust_over_which_judges_split_is_hard():
+    """Only within the lowest share: a high trust is not made hard by one judge that stands apart."""
+    trust = np.linspace(0.01, 0.99, 1000)
+    rule = rule_by_share("Mass", "present", trust)
+    assert flagged(rule, [0.05, rule.low_below, 0.6], split=np.ones(3)) == ["hard", "hard", "trusted"]
+    assert flagged(rule, [0.05, rule.low_below, 0.6], split=np.zeros(3)) == ["likely_mislabelled", "suspect", "trusted"]
 
 
 def test_the_docs_give_the_shares_and_the_promise():
@@ -193,9 +174,10 @@ def test_the_docs_give_the_shares_and_the_promise():
     lowest = [f"{100 * LOW_SHARE[says]:g} %" for says in ("present", "absent")]
     assert f"the {likely[0]} of the finding's presences, and the {likely[1]} of its absences" in section
     assert f"among the lowest {lowest[0]} of the presences and {lowest[1]} of the absences" in section
+    first = Target(share=1 - PRECISION, doubt=DOUBT).first
     assert f"at least {PRECISION:.0%}".replace("%", " %") in section
     assert f"at most {DOUBT:.0%}".replace("%", " %") in section
-    assert f"the {FIRST_FLAGS} reviewed claims with the lowest trust, then {flags.WIDER:g} times as many" in section
+    assert f"the {first} reviewed claims with the lowest trust, then {WIDER:g} times as many" in section
 
 
 def test_without_reviews_no_claim_that_is_more_likely_right_is_called_mislabelled():
@@ -205,3 +187,18 @@ def test_without_reviews_no_claim_that_is_more_likely_right_is_called_mislabelle
     given = flags.apply(rule, trust, trust)
     assert flags.LIKELY not in given
     assert flags.SUSPECT in given
+
+
+def test_reviews_with_known_chances_are_promised_to_all_that_could_have_been_drawn(judged):
+    """From a table of reads through the signal to the certificate; and a list is promised too."""
+    dataset = tiny_dataset(patients=80, seed=4)
+    films = dataset.images["image_id"].sample(120, seed=1, shuffle=True)
+    there = np.random.default_rng(2).random(120) < 0.4
+    reads = pl.DataFrame({"image_id": films, "finding": "Effusion", "reader": "ann", "inclusion": 0.25})
+    words = pl.Series(["absent", "present"]).gather(there.astype(np.int64))
+    table = reads.with_columns(verdict=words).select(REVIEWS.names()).cast(REVIEWS)
+    made = estimate(dataset, judged(dataset), reviews=Reviews(table=table))
+    promises = [each for rule in made.rules if rule["finding"] == "Effusion" for each in rule["certificates"]]
+    whole = {each["population"] for each in promises if each["promise"] == "misses"}
+    assert whole == {"claims that had a chance of at least 0.25 to be read, one a patient"}
+    assert "discoveries" in {each["promise"] for each in promises}

@@ -14,7 +14,7 @@ from bpals.signal.devices import Asked
 from bpals.signal.pairs import lay_out
 from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
-from bpals.types import FILM_ANSWERS, IMAGES, judgments_schema
+from bpals.types import FILM_ANSWERS, IMAGES, REVIEWS, Reviews, judgments_schema
 
 STATES = {"+": 1.0, "-": 0.0, "?": 0.5, ".": np.nan}
 
@@ -34,7 +34,7 @@ def told(matrices):
             schema={name: IMAGES[name] for name in ("image_id", "patient_id", "study_id", "follow_up")},
         )
         pairs = matrices([[STATES[mark]] for mark in strip], [[0.3]] * len(strip))
-        return reasons.timeline_reasons(pairs, images)[0].to_list()
+        return reasons.timeline_reasons(pairs, images).of(0).to_list()
 
     return told
 
@@ -96,7 +96,8 @@ def test_a_co_label_is_named_where_it_makes_the_finding_more_common(matrices):
     states[:100, 0] = states[:60, 1] = 1
     states[:20, 2] = 1
     pairs = matrices(states, np.full(states.shape, 0.2), findings=("Effusion", "Edema", "Mass"))
-    effusion, edema, mass = reasons.colabel_reasons(pairs)
+    made = reasons.colabel_reasons(pairs)
+    effusion, edema, mass = (made.of(column) for column in range(3))
     assert edema[0] == "seen_with: Effusion is claimed here too, beside which it is 4.0 times as common"
     assert edema[99] == edema[0]
     assert edema[100] is None
@@ -107,7 +108,7 @@ def test_a_co_label_is_named_where_it_makes_the_finding_more_common(matrices):
 def test_what_the_record_gives_stands_beside_what_is_usual(matrices):
     """In whole per cent; where nobody answered that is said instead."""
     pairs = matrices([[1], [0], [0]], [[0.309], [0.011], [np.nan]], findings=("Mass",))
-    assert reasons.record_reasons(pairs, pairs)[0].to_list() == [
+    assert reasons.record_reasons(pairs, pairs).of(0).to_list() == [
         "record: the rest of the record gives 31 %; 16.0 % is usual for Mass",
         "record: the rest of the record gives 1 %; 16.0 % is usual for Mass",
         "unjudged: no judge answered",
@@ -119,7 +120,8 @@ def test_a_judge_that_is_heeded_stands_beside_what_is_usual_for_it(panel, seen):
     dataset = tiny_dataset()
     answers = seen(dataset, share=0.5)
     (voice,), _ = panel(dataset, answers, heeded={"eye": ("Mass",)}).heed(lay_out_nobody(dataset))
-    of_effusion, _, of_mass = reasons.judge_reasons(voice, dataset.vocabulary.findings)
+    made = reasons.judge_reasons(voice)
+    of_effusion, _, of_mass = (made.of(column) for column in range(3))
     its = answers.filter(pl.col("finding") == "Mass")
     usual, film = 100 * its["p_present"].mean(), dataset.images["image_id"].to_list().index(its["image_id"][0])
     assert of_mass[film] == f"judge: eye gives {100 * its['p_present'][0]:.0f} %; {usual:.1f} % is usual for it"
@@ -143,7 +145,7 @@ def test_nothing_is_said_about_nothing(matrices):
         reasons.colabel_reasons(pairs),
         reasons.record_reasons(pairs, pairs),
     ):
-        assert [len(series) for series in made] == [0, 0]
+        assert [len(made.of(column)) for column in range(2)] == [0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +171,13 @@ def every_reason(judged, reviews, seen, panel):
     saw = dataset.images.select("image_id", topic=pl.lit("devices"), outcome=pl.lit("answered"), p_present=pl.lit(0.9))
     missing = [pl.lit(None).alias(name) for name in FILM_ANSWERS if name not in saw.columns]
     asked = Asked(judge="eye", answers=saw.with_columns(missing).select(FILM_ANSWERS.names()), offsets={})
-    heeded = {"eye": ("Effusion", "Nodule or mass"), "blind": ()}
+    heeded = {"eye": ("Effusion", "Edema", "Nodule or mass"), "blind": ()}
+    second = np.where(draw.random(120) < 0.4, "uncertain", "present")
+    words = {"a": ["present"] * 120, "b": second.tolist()}
+    said = [(film, "Effusion", who, word, None) for who in words for film, word in zip(films, words[who], strict=True)]
+    read = Reviews(table=pl.DataFrame(said, schema=REVIEWS, orient="row"))
     seated = panel(dataset, eyes, blind, heeded=heeded, asked=[asked])
-    signal = estimate(dataset, judgments, reference, panel=seated)
+    signal = estimate(dataset, judgments, reference, panel=seated, reviews=read)
     return [reason for row in signal.table["reasons"] for reason in row]
 
 

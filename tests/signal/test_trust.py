@@ -13,8 +13,9 @@ from bpals.findings import Group, Vocabulary
 from bpals.signal import calibrate
 from bpals.signal.rows import METHOD
 from bpals.signal.trust import estimate
+from bpals.signal.value import ranks
 from bpals.testing import check_signal, flipped, tiny_dataset
-from bpals.types import IMAGES, SAYS, signal_schema
+from bpals.types import IMAGES, REVIEWS, SAYS, Reviews, signal_schema
 
 FINDINGS = ("Effusion", "Nodule", "Mass")
 NODULE_OR_MASS = Group(name="Nodule or mass", members=("Nodule", "Mass"))
@@ -119,11 +120,11 @@ def test_agreement_is_whether_the_answer_stands_on_the_claim_s_side(dataset, jud
     assert beside["agreement"].to_list() == (above == (beside["says"] == "present")).cast(pl.Float64).to_list()
 
 
-def test_the_least_trusted_claim_is_read_first(dataset, judgments):
-    """Ties in the order of films and findings; what has no trust comes last."""
+def test_what_is_worth_most_is_read_first(dataset, judgments):
+    """The rank is that of the value of a read; what has no trust comes last."""
     table = estimate(dataset, judgments).table
     first = table.sort("review_rank")
-    assert first["trust"][0] == table["trust"].min()
+    assert table["review_rank"].equals(ranks(table))
     assert first["trust"].tail(table["trust"].null_count()).is_null().all()
 
 
@@ -317,9 +318,105 @@ def test_the_rules_say_how_each_finding_was_flagged(dataset, judgments, calibrat
 def test_a_certificate_counts_patients_and_not_films(dataset, calibrated):
     """Four films of one patient are alike, so they are one trial and not four."""
     read = calibrated.calibration.filter(finding="Effusion").select("image_id")
-    claims = dataset.claims.filter(finding="Effusion").join(read, on="image_id").join(dataset.images, on="image_id")
+    low = calibrated.table.filter(pl.col("finding") == "Effusion", pl.col("trust") < 0.5)
+    claims = low.join(read, on="image_id").join(dataset.images, on="image_id")
     told = {rule["says"]: rule["words"] for rule in calibrated.rules if rule["finding"] == "Effusion"}
     for says in ("present", "absent"):
-        its = claims.filter(says=says)
-        assert its["patient_id"].n_unique() < its.height
+        its = claims.filter(pl.col("says") == says)
         assert f" by {its['patient_id'].n_unique()} reviewed patients" in told[says]
+    assert claims["patient_id"].n_unique() < claims.height
+
+
+def with_errors(dataset, reviews, count, *, of=120):
+    """Expert labels of Effusion on so many films, of which just `count` contradict the claim, and which these are."""
+    claims = dataset.claims.filter(pl.col("finding") == "Effusion", pl.col("says") != "uncertain")
+    claims = claims.sample(of, seed=1, shuffle=True)
+    wrong = np.arange(of) < count
+    return reviews(claims["image_id"], "Effusion", (claims["says"] == "present").to_numpy() ^ wrong), claims[:count]
+
+
+def test_with_too_few_errors_nothing_is_learned(dataset, judgments, reviews):
+    """One less than enough: every number and word is that of the judges, and the finding is named with its count."""
+    few, _ = with_errors(dataset, reviews, calibrate.ENOUGH_ERRORS - 1)
+    done = estimate(dataset, judgments, few)
+    plain = estimate(dataset, judgments)
+    assert done.table.equals(plain.table)
+    assert done.untaught == {"Effusion": calibrate.ENOUGH_ERRORS - 1}
+    assert not done.findings
+    assert done.calibration.is_empty()
+    enough = estimate(dataset, judgments, with_errors(dataset, reviews, calibrate.ENOUGH_ERRORS)[0])
+    assert enough.untaught == {}
+    assert enough.findings["Effusion"]["errors"] == calibrate.ENOUGH_ERRORS
+    assert not enough.table["trust"].equals(plain.table["trust"])
+
+
+def test_the_review_that_makes_them_enough_does_not_move_its_own_trust(dataset, judgments, reviews):
+    """With it something is learned of others and without it nothing; of its own pair nothing either way."""
+    enough, wrong = with_errors(dataset, reviews, calibrate.ENOUGH_ERRORS)
+    done = estimate(dataset, judgments, enough).table
+    plain = estimate(dataset, judgments).table
+    its = [table.join(wrong, on=["image_id", "finding"], how="semi").select(TRUSTS) for table in (done, plain)]
+    assert its[0].equals(its[1])
+
+
+def reads_of(reference, draw, right=0.95):
+    """The same labels as single reads: one to three of each by readers that err, with the chances of the draw."""
+    truth = reference.truth
+    tables = []
+    for reader, share in (("ann", 1.0), ("ben", 0.6), ("cid", 0.3)):
+        says = truth["present"].to_numpy() == (draw.random(truth.height) < right)
+        table = truth.select(
+            "image_id",
+            "finding",
+            reader=pl.lit(reader),
+            verdict=pl.Series(np.where(says, "present", "absent")),
+            inclusion=pl.lit(0.5),
+        )
+        tables.append(table.filter(pl.Series(draw.random(truth.height) < share)))
+    return Reviews(table=pl.concat(tables).cast(REVIEWS), groups=reference.groups)
+
+
+def test_single_reads_teach_nearly_what_adjudicated_labels_do(dataset, judgments, reference, calibrated):
+    """By readers that are seldom wrong: the same findings are fitted, and the trusts are alike."""
+    done = estimate(dataset, judgments, reviews=reads_of(reference, np.random.default_rng(5)))
+    check_signal(done.table, dataset.claims)
+    assert set(done.findings) == set(calibrated.findings)
+    assert set(done.readers) == {"Effusion", NODULE_OR_MASS.name}
+    assert set(done.readers["Effusion"]) == {"ann", "ben", "cid"}
+    effusion = [table.filter(finding="Effusion")["p_present"].to_numpy() for table in (done.table, calibrated.table)]
+    assert np.corrcoef(*effusion)[0, 1] > 0.8
+
+
+def test_flipping_a_read_does_not_change_the_trust_of_its_own_pair(dataset, judgments, reference):
+    """Bit-equal: how its reader errs is then known from other patients' reads alone."""
+    reads = reads_of(reference, np.random.default_rng(5))
+    before = estimate(dataset, judgments, reviews=reads).table
+    its = reads.table.with_row_index("place").filter(pl.col("finding") == "Effusion")
+    for place, film in its.select("place", "image_id").gather_every(60).rows():
+        other = pl.when(pl.col("verdict") == "present").then(pl.lit("absent")).otherwise(pl.lit("present"))
+        turned = pl.when(pl.int_range(pl.len()) == place).then(other).otherwise(pl.col("verdict").cast(pl.String))
+        table = reads.table.with_columns(verdict=turned.cast(reads.table["verdict"].dtype))
+        after = estimate(dataset, judgments, reviews=dataclasses.replace(reads, table=table)).table
+        own = (pl.col("image_id") == film) & (pl.col("finding") == "Effusion")
+        assert before.filter(own).select(TRUSTS).equals(after.filter(own).select(TRUSTS))
+        assert not before["p_present"].equals(after["p_present"])
+
+
+def test_the_order_of_expert_labels_does_not_matter(dataset, judgments, reference, calibrated):
+    """To rounding: labels shuffled, the same trusts."""
+    shuffled = dataclasses.replace(reference, truth=reference.truth.sample(fraction=1.0, shuffle=True, seed=7))
+    again = estimate(dataset, judgments, shuffled)
+    for before, after in ((calibrated.table, again.table), (calibrated.groups, again.groups)):
+        assert before["p_present"].to_numpy() == pytest.approx(after["p_present"].to_numpy(), abs=2e-6)
+
+
+def test_reviewed_too_a_judge_under_two_names_is_one_judge(dataset, judgments, reference, seen, panel):
+    """Trust that was fitted on expert labels, and the groups', change by no more than rounding."""
+    table = seen(dataset)
+    copy = table.with_columns(judge=pl.lit("copy"))
+    once, twice = (
+        estimate(dataset, judgments, reference, panel=panel(dataset, *tables)) for tables in ((table,), (table, copy))
+    )
+    for before, after in ((once.table, twice.table), (once.groups, twice.groups)):
+        for name in TRUSTS:
+            assert before[name].to_numpy() == pytest.approx(after[name].to_numpy(), abs=1e-6, nan_ok=True)

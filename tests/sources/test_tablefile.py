@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bpals.errors import SourceError
-from bpals.sources.tablefile import LIST_SEPARATOR, open_table
+from bpals.sources.tablefile import open_table
+from bpals.tablefile import LIST_SEPARATOR
 
 
 def refusal(path):

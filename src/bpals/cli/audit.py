@@ -17,7 +17,7 @@ from bpals.audit import audit as run_audit
 from bpals.cli.progress import bar
 
 
-def audit(
+def audit(  # noqa: PLR0913  an option of the command is a parameter
     source: Annotated[str | None, typer.Option(help="nih (embedded), nih:FILE or table:FILE.")] = None,
     mapping: Annotated[
         str | None,
@@ -37,6 +37,21 @@ def audit(
     calibrate_split: Annotated[
         str | None, typer.Option(metavar="val|test|all", help="Which of the expert labels; all by default.")
     ] = None,
+    reviews: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Single reads, one row a read: they teach where readers would split."),
+    ] = None,
+    reviews_split: Annotated[
+        str | None, typer.Option(metavar="val|test|all", help="Which of the reads; all by default.")
+    ] = None,
+    refit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND=PATH",
+            help="Expert labels of films drawn at random from those audited: fits how common errors are.",
+        ),
+    ] = None,
+    refit_split: Annotated[str | None, typer.Option(help="Which rows of the sample: val, test or all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run record as JSON, for a program.")] = False,
 ) -> None:
     """Give every label of a dataset a trust, with a report. With no option: the embedded NIH ChestX-ray14 record."""
@@ -49,6 +64,10 @@ def audit(
             judges=judges,
             calibrate=calibrate,
             calibrate_split=calibrate_split,
+            reviews=reviews,
+            reviews_split=reviews_split,
+            refit=refit,
+            refit_split=refit_split,
             progress=lambda what, share: drawn.update(task, description=what, completed=share),
         )
     for notice in run.record["notices"]:
@@ -76,6 +95,8 @@ def _tell(run: Run) -> None:
     console.print(table)
     if run.record["calibration"] is None:
         print("No expert label was used: a trust says how well a label fits the rest of the record (docs/limits.md).")
+    if told := run.record["reviews"]:
+        print(f"{told['reads']:,} single reads by {told['readers']} readers were heard (docs/hard.md).")
     print("The flags count presences; `missed?` counts absences that are likely mislabelled.")
     print(f"Report: {run.report}")
     print(f"Signal: {run.workspace / 'signal.parquet'}")

@@ -25,15 +25,25 @@ BEHAVIOUR = {
 
 
 def tables(found: Comparison) -> list[Table]:
-    """Every table of a comparison, for the terminal; experts come before labels."""
+    """Every table of a comparison that has a figure, for the terminal; experts come before labels."""
     drawn = [_judges(found)]
     for against in reversed(dict.fromkeys(row["against"] for row in found.quality)):
         name = _spoken(against)
-        drawn.append(_quality(name, [row for row in found.quality if row["against"] == against]))
-        if against != LABELS:
-            drawn.append(_precision(name, [row for row in found.quality if row["against"] == against]))
-        drawn.append(_dependence(name, [row for row in found.dependence if row["against"] == against]))
-    return [*drawn, _behaviour(found), _films(found)]
+        quality = [row for row in found.quality if row["against"] == against]
+        if _has(quality, "auroc_a"):
+            drawn.append(_quality(name, quality))
+        if against != LABELS and _has(quality, "ap_a"):
+            drawn.append(_precision(name, quality))
+        together = [row for row in found.dependence if row["against"] == against]
+        if _has(together, "agreement"):
+            drawn.append(_dependence(name, together))
+    if any(_has(found.behaviour, figure) for figure in BEHAVIOUR):
+        drawn.append(_behaviour(found))
+    return drawn if found.films.is_empty() else [*drawn, _films(found)]
+
+
+def _has(rows: Sequence[Row], figure: str) -> bool:
+    return any(row[figure] is not None for row in rows)
 
 
 def headline(found: Comparison) -> str:

@@ -12,7 +12,7 @@ from bpals.cli.judgecard import card
 from bpals.cli.judgecompare import compare
 from bpals.cli.judgerun import run
 from bpals.cli.liveline import span
-from bpals.judgestatus import LEDGER, status_of
+from bpals.judgestatus import asked_status, status_of
 from bpals.registry import known
 from bpals.workspace import Workspace
 
@@ -39,7 +39,7 @@ def list_judges(workspace: WORKSPACE = Path("audit"), as_json: AS_JSON = False) 
     kinds = [kind._asdict() for kind in known()]
     sealed = [{"judge": judge.name, **judge.record["counts"]} for judge in Workspace(workspace).judges()]
     names = [judge["judge"] for judge in sealed]
-    asked = status_of(workspace) if (workspace / LEDGER).exists() else []
+    asked = asked_status(workspace)
     unsealed = [row for row in asked if row["judge"] not in names]
     if as_json:
         print(json.dumps({"kinds": kinds, "judges": sealed, "unsealed": unsealed}, indent=1))
@@ -60,7 +60,7 @@ def list_judges(workspace: WORKSPACE = Path("audit"), as_json: AS_JSON = False) 
 
 @app.command("status", epilog="Example: bpals judge status --workspace audit")
 def status(
-    judge: Annotated[str | None, typer.Argument(help="A judge; by default all that were asked here.")] = None,
+    judge: Annotated[str | None, typer.Argument(help="A judge; by default all that are here.")] = None,
     workspace: WORKSPACE = Path("audit"),
     as_json: AS_JSON = False,
 ) -> None:

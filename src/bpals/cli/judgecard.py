@@ -14,6 +14,8 @@ from bpals.cli.scoretables import number, sheet
 from bpals.types import OUTCOME
 from bpals.witness import card_of
 
+DIGITS = ("seed",)
+"""Whole numbers that count nothing."""
 WIDTH = 100
 """Columns of a table that is written to a file or a pipe."""
 
@@ -46,17 +48,24 @@ def card(
 
 def _print_field(name: str, value: Any) -> None:
     """Print what a card says, if it says anything."""
-    if value not in ("", None, {}, [], ()):
-        print(f"{name:18} {_words(value)}")
+    if words := _words(value):
+        print(f"{name:18} {words}")
 
 
-def _words(value: Any) -> str:
-    """Write a value without brackets and quotes; what could play with the terminal is left out."""
+def _words(value: Any, name: str = "") -> str:
+    """Write a value without brackets and quotes, and nothing for what is empty; what could play with a terminal goes.
+
+    A seed is a name made of digits: it has no thousands.
+    """
     if isinstance(value, Mapping):
-        return ", ".join(f"{name.replace('_', ' ')} {_words(each)}" for name, each in value.items())
+        said = {each: _words(inner, str(each)) for each, inner in value.items()}
+        return ", ".join(f"{each.replace('_', ' ')} {words}" for each, words in said.items() if words)
     if isinstance(value, list | tuple):
-        return ", ".join(map(_words, value))
-    text = f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+        return ", ".join(filter(None, map(_words, value)))
+    if value is None:
+        return ""
+    plain = name in DIGITS or type(value) is not int
+    text = f"{value:,.4g}" if isinstance(value, float) else str(value) if plain else f"{value:,}"
     return "".join(character if character.isprintable() else " " for character in text)
 
 
@@ -64,7 +73,8 @@ def _print_skill(rows: list[dict[str, Any]]) -> None:
     numbers = ("pairs", "present", "AUROC", "95 % interval", "verdict")
     table = sheet("How well it tells films apart, patients taken whole", ["finding", "against"], numbers)
     for row in rows:
-        verdict = "signal" if row["signal"] else "no signal" if row["auroc"] is not None else "no signal: too few"
+        few = "no signal: too few" if row["asked"] else "not asked"
+        verdict = "signal" if row["signal"] else "no signal" if row["auroc"] is not None else few
         interval = "-" if row["auroc"] is None else f"{number(row['low'])} to {number(row['high'])}"
         counts = [f"{row['n']:,}", f"{row['positives']:,}"]
         table.add_row(row["finding"], row["against"], *counts, number(row["auroc"]), interval, verdict)

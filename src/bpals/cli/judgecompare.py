@@ -75,6 +75,6 @@ def _print(found: Comparison) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=WIDTH)
     print(f"A = {found.a}, B = {found.b}\n")
+    print(f"{comparetables.headline(found)}\n")
     for table in comparetables.tables(found):
         console.print(table)
-    print(comparetables.headline(found))

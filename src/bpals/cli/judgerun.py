@@ -191,3 +191,14 @@ def _tell(done: JudgeRun, workspace: Path) -> None:
     if done.sealed is not None:
         print(f"Card:  bpals judge card {done.name} --workspace {workspace}")
         print(f"Audit: bpals audit --workspace {workspace}")
+    if done.counts and not done.counts["answered"]:
+        print(_silence(done))
+
+
+def _silence(done: JudgeRun) -> str:
+    """Say why a judge that answered nothing did not."""
+    counted = ", ".join(f"{count:,} {outcome}" for outcome, count in done.counts.items() if count)
+    if not counted:
+        return f"{done.name} was asked nothing yet, so it adds nothing to an audit."
+    said = done.why or "no reason was given"
+    return f"{done.name} answered nothing, so it adds nothing to an audit: {counted}. The first reason: {said}"

@@ -16,6 +16,8 @@ from typer.main import get_command
 from bpals.cli.audit import audit
 from bpals.cli.doctor import doctor
 from bpals.cli.judge import app as judge
+from bpals.cli.rate import app as rate
+from bpals.cli.review import app as review
 from bpals.cli.score import score
 from bpals.errors import BpalsError, Stopped
 from bpals.version import VERSION
@@ -39,6 +41,8 @@ app = typer.Typer(
 )
 app.command(epilog="Example: bpals audit --source table:my.csv --mapping my.toml --workspace audit")(audit)
 app.add_typer(judge)
+app.add_typer(rate)
+app.add_typer(review)
 app.command(epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test")(score)
 app.command(epilog="Example: bpals doctor --json")(doctor)
 

@@ -31,6 +31,9 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="Which rows of the reference: val, test or all.")] = "all",
+    only_judged: Annotated[
+        bool, typer.Option(help="Keep to films that every image judge answered, and give each judge its own row.")
+    ] = False,
     readers: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="A file with one row a reader: score single readers beside bpals."),
@@ -54,6 +57,7 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
             workspace,
             reference=reference or (),
             split=split,
+            only_judged=only_judged,
             readers=readers,
             min_readers=min_readers,
             resampling=Resampling(draws=bootstrap, seed=seed),
@@ -62,7 +66,7 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
     if html is not None:
         _write_page(card, html)
     if as_json:
-        print(json.dumps([*card.rows, *card.boxes, *card.readers], indent=1, allow_nan=False))
+        print(json.dumps([*card.rows, *card.boxes, *card.readers, *card.agreement], indent=1, allow_nan=False))
     elif as_markdown:
         print(scoretables.markdown(card), end="")
     else:

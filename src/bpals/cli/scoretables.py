@@ -8,7 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from bpals.concordance import LABEL, SIGNAL
 from bpals.scoring import Scorecard
+from bpals.signal.agreement import MAJORITY, MEAN, OTHERS
 
 Row = dict[str, Any]
 
@@ -21,6 +23,8 @@ METHODS = {
     "random": "random",
     "oracle": "oracle",
 }
+TOGETHER = ("pairs", "positive", "negative", "Fleiss kappa", "alpha", "AC1")
+BESIDE = ("pairs", "most readers", "the label", "bpals")
 COMPARED = ("bpals", "self_confidence", "cleanlab", "prevalence")
 
 
@@ -35,6 +39,8 @@ def tables(card: Scorecard) -> list[Table]:
         drawn.append(_boxes(card.boxes))
     if card.readers:
         drawn.append(_readers(card.readers))
+    if card.agreement:
+        drawn += [_among(card.agreement), _between(card.agreement)]
     return drawn
 
 
@@ -51,6 +57,9 @@ def markdown(card: Scorecard) -> str:
     if card.readers:
         header = ["finding", "reader", "pairs", "flags", "precision", "recall", "bpals precision", "bpals recall"]
         parts.append(_pipes(header, map(_read, shown(card.readers))))
+    if card.agreement:
+        parts.append(_pipes(["finding", *TOGETHER], map(_together, _all_readers(card.agreement))))
+        parts.append(_pipes(["reader", *BESIDE], _beside(card.agreement)))
     if card.boxes:
         header = ["finding", "boxed", "other", "median trust, boxed", "median trust, other", "AUROC boxed over other"]
         parts.append(_pipes(header, map(_boxed, card.boxes)))
@@ -79,7 +88,7 @@ def _methods(title: str, rows: Sequence[Row]) -> Table:
         for row in shown:
             found = [number(row[key], 2) for key in ("found_05", "found_10", "found_20")]
             cells = (_with_interval(row, "error_auroc"), _with_interval(row, "error_ap"), *found)
-            name = f"  {METHODS[row['method']]}"
+            name = f"  {METHODS.get(row['method'], row['method'])}"
             table.add_row(name, *cells, _gain(row), style="bold" if row["method"] == "bpals" else None)
     return table
 
@@ -129,6 +138,46 @@ def _read(row: Row) -> list[str]:
     figures = ("precision", "recall", "signal_precision", "signal_recall")
     counts = [f"{row['n']:,}", f"{row['flags']:,}"]
     return [row["finding"], row["reader"], *counts, *(_with_interval(row, figure, 2) for figure in figures)]
+
+
+def _among(rows: Sequence[Row]) -> Table:
+    table = sheet("How far readers agree with one another", ["finding"], TOGETHER)
+    for row in _all_readers(rows):
+        table.add_row(*_together(row))
+    return table
+
+
+def _between(rows: Sequence[Row]) -> Table:
+    table = sheet("Cohen's kappa, mean over findings: each beside", ["reader"], BESIDE)
+    for line in _beside(rows):
+        table.add_row(*line)
+    return table
+
+
+def _all_readers(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if "first" not in row]
+
+
+def _together(row: Row) -> list[str]:
+    figures = ("positive", "negative", "fleiss", "alpha", "ac1")
+    return [row["finding"], f"{row['n']:,}", *(_with_interval(row, figure, 2) for figure in figures)]
+
+
+def _beside(rows: Sequence[Row]) -> list[list[str]]:
+    """A line a reader, beside the others, the label and the signal; then label, signal and judges beside most readers.
+
+    One finding has no mean: its own row stands. `--json` has every judge beside every reader, by finding.
+    """
+    two = [row for row in rows if "first" in row]
+    findings = {row["finding"] for row in two} - {MEAN}
+    kept = {(row["first"], row["second"]): row for row in two if row["finding"] == MEAN or len(findings) == 1}
+    lines = []
+    for name in dict.fromkeys(first for first, _ in kept):
+        found = [kept.get((name, second)) for second in (OTHERS, LABEL, SIGNAL)]
+        found[0] = found[0] or kept.get((name, MAJORITY))
+        cells = ["-" if row is None else _with_interval(row, "kappa", 2) for row in found]
+        lines.append([name, f"{found[0]['n']:,}" if found[0] else "-", *cells])
+    return lines
 
 
 def _boxed(row: Row) -> list[str]:

@@ -77,7 +77,10 @@ class Survey:
         damage = f" ({self._damages[0]})" if self._damages else ""
         if self._names is None or not self._strangers:
             return f"{damage}. Name a folder, a tar or a zip of PNG, JPEG or DICOM files"
-        return f" of this dataset{damage}: {self._strangers:,} are there, none is called {self._names.first}"
+        return (
+            f" of this dataset{damage}: {self._strangers:,} are there, none is called {self._names.first}. "
+            "NIH is the default dataset; name your own with --source table:FILE --mapping FILE.toml"
+        )
 
     def notices(self, place: str, missing: list[str]) -> Iterator[Notice]:
         """Count what is odd."""

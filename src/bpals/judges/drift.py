@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from bpals.judges.protocol import ChatJudge, ImageJudge
-from bpals.judges.run import Plan, lines, wait_for
+from bpals.judges.run import Plan, lines
+from bpals.judges.waiting import wait_for
 from bpals.types import Film, Reply
 
 EXPECTED = 0.06

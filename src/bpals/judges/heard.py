@@ -22,6 +22,8 @@ class Heard:
     """The server refused a request for good."""
     lost: bool = False
     """Nothing usable came at all."""
+    broken: str = ""
+    """Why the judge's own code failed, where no question was answered."""
 
 
 def failed(why: str, count: int = 1) -> list[Reply]:
@@ -31,11 +33,14 @@ def failed(why: str, count: int = 1) -> list[Reply]:
 
 def joined(parts: Sequence[Heard]) -> Heard:
     """Put what was heard chunk by chunk together, in the order of the questions."""
+    replies = [reply for part in parts for reply in part.replies]
+    nothing = all(reply.outcome == "failed" for reply in replies)
     return Heard(
-        [reply for part in parts for reply in part.replies],
+        replies,
         [fault for part in parts for fault in part.faults],
         refused=any(part.refused for part in parts),
         lost=all(part.lost for part in parts),
+        broken=next((part.broken for part in parts if part.broken), "") if nothing else "",
     )
 
 

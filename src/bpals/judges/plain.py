@@ -23,6 +23,7 @@ from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary, fold
 from bpals.judges.codehash import closed_over, code_sha256
 from bpals.judges.licence import commercial_use
+from bpals.sealedjudge import check_judge_name
 from bpals.types import Film, JudgeCard, Question, Reply, Trained
 
 VERSION = "1"
@@ -103,6 +104,11 @@ def judge(
     `model`, `revision` and `licence` say whose weights it uses; `findings` what it may be asked about (default: any);
     `trained_on_target` whether it was trained on the labels it judges, and `evidence` how you know.
     """
+    if not isinstance(name, str):
+        written = getattr(name, "__name__", "f")
+        called = written.strip("_").replace("_", "-").lower()
+        raise UsageError(f"@bpals.judge needs a name. Write @bpals.judge({called!r}) above def {written}")
+    check_judge_name(name)
     if trained_on_target not in TRAINED:
         raise UnknownName.of("trained_on_target", str(trained_on_target), TRAINED, where=f"judge {name!r}")
     known = None if findings is None else tuple(findings)

@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from bpals.errors import BpalsError, JudgeError
 from bpals.judges.books import Books
+from bpals.judges.canary import Canary
 from bpals.judges.endpoint import Endpoint, Wire
 from bpals.judges.fold import fold
 from bpals.judges.garbage import seldom_collected
@@ -30,6 +30,7 @@ from bpals.judges.line import Abandoned, FilmLine, GaveUp, Pin, Said, Switchboar
 from bpals.judges.pace import Pace
 from bpals.judges.protocol import ChatJudge, ImageJudge, Line, RequestRefused
 from bpals.judges.snapshot import Meter, Snapshot, State, Tally
+from bpals.judges.waiting import wait_for
 from bpals.judges.writer import Note, Writer
 from bpals.ledger import AskedFilm, Attempt, Ledger
 from bpals.types import Film, Question, Refusal, Reply
@@ -143,6 +144,7 @@ class _Run:
         self._name = judge.card.judge
         self._meter = Meter(plan.todo, time.monotonic())
         self._books = Books(plan.pace)
+        self._canary: Canary[tuple[_Open, Heard]] = Canary(self._name, plan.todo)
         self._said = Said(judge.card.model, self._note, model=plan.model)
         self._state: State = "running"
         self._error: BaseException | None = None
@@ -162,6 +164,8 @@ class _Run:
             try:
                 await (self._ask_chat(self._judge, shown) if isinstance(self._judge, ChatJudge) else
                        self._ask_inside(self._judge, shown))  # fmt: skip
+                if self._state == "running":
+                    self._canary.check()
             except (BpalsError, OSError) as error:
                 self._halt("stopped", error)
             finally:
@@ -312,15 +316,18 @@ class _Run:
             return Heard(failed(str(error), count), lost=True)
         if not isinstance(said, str):
             return Heard(checked(self._name, said, questions))
-        if not self._books.films_with_answers:
-            raise JudgeError(f"judge {self._name!r} fails on its first film: {said}. Mend it, then type it again")
-        return Heard(failed(f"the judge failed: {said}", count))
+        return Heard(failed(f"the judge failed: {said}", count), broken=said)
 
     async def _keep(self, shown: _Open, heard: Heard) -> asyncio.Future[None]:
         """Hand a whole film to the writer, and see whether the run may go on."""
+        if heard.broken and not self._books.films_with_answers:
+            self._canary.hold((shown, heard), heard.broken)
+            return asyncio.ensure_future(asyncio.sleep(0))
         written = await self._write(shown, heard)
         if end := self._books.enter(heard):
             self._halt(*end)
+        for early in self._canary.release() if self._books.films_with_answers else ():
+            await self._keep(*early)
         return written
 
     async def _write(self, shown: _Shown | _Open, heard: Heard) -> asyncio.Future[None]:
@@ -381,19 +388,3 @@ async def _or_reason(asking: Awaitable[T]) -> T | str:
     except Exception as error:  # noqa: BLE001
         # The one broad `except`: a judge is anybody's code, and its failure is a reply with a reason, never evidence.
         return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, also inside a notebook, where this thread's event loop is taken."""
-    if not _in_a_loop():
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1, "bpals-run") as thread:
-        return thread.submit(asyncio.run, work).result()
-
-
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

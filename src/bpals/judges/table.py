@@ -22,7 +22,10 @@ from bpals.judges.scorefile import ScoreFile
 from bpals.types import OUTCOME, JudgeCard, Notice, Trained, answers_schema
 
 VERSION = "1"
-KEYS = ("image_id", "Image Index", "image", "image name", "file name", "filename", "file", "path", "film")
+KEYS = ("image_id", "Image Index")
+"""What the column that names the films is called ..."""
+LIKELY_KEYS = ("image", "image name", "file name", "filename", "file", "path", "film")
+"""... or what it may be called: taken if there is one such column, and said."""
 JUDGES = ("judge", "model")
 ROW = "\0row"
 """The column that says where a row stood; no header can be called so."""
@@ -42,6 +45,16 @@ class Scores:
     notices: tuple[Notice, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """The rows of a file, a row a film and finding, and which columns they come from."""
+
+    scored: pl.DataFrame
+    key: str
+    scores: tuple[str, ...]
+    odd: list[Notice]
+
+
 def read_table(
     path: str | Path,
     name: str,
@@ -54,17 +67,17 @@ def read_table(
     file = scorefile.read(Path(path))
     rows = _pick(file, name)
     judge = name or _only_judge(file) or Path(path).name.partition(".")[0]
-    scored, odd = _long(file, rows, vocabulary) if file.column("finding") else _wide(file, rows, vocabulary)
-    _check_numbers(file, scored)
+    read = _long(file, rows, vocabulary) if file.column("finding") else _wide(file, rows, vocabulary)
+    _check_numbers(file, read.scored)
     films = pl.Series("image_id", image_ids, dtype=pl.String)
-    matched, strangers = _match(file, scored, films)
+    matched, strangers = _match(file, read.scored, films)
     said, card_notices = _card(Path(path), judge, card)
     called = said.get("name") or judge
     whole = _complete(matched, films, vocabulary, judge=called)
     return Scores(
         table=whole,
         card=_judge_card(file, said, called, picked=name),
-        notices=(*odd, *strangers, *_count_missing(matched, whole, films), *card_notices),
+        notices=(*_guessed(file, read), *read.odd, *strangers, *_count_missing(matched, whole, films), *card_notices),
     )
 
 
@@ -93,7 +106,7 @@ def _only_judge(file: ScoreFile) -> str:
     return "" if column is None else str(file.frame[column][0])
 
 
-def _wide(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> tuple[pl.DataFrame, list[Notice]]:
+def _wide(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> _Read:
     """Turn a column a finding into a row a finding; a cell without a number is an abstention."""
     spellings = vocabulary.spellings
     key = _key(file, [name for name in file.frame.columns if fold(name) not in spellings])
@@ -114,10 +127,15 @@ def _wide(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> tuple[
     long = names.hstack(numbers).unpivot(index=[ROW, "key"], variable_name="finding", value_name="p")
     outcome = pl.when(pl.col("p").is_null()).then(pl.lit("abstained")).otherwise(pl.lit("answered"))
     left = [name for name in file.frame.columns if name not in {key, file.column(*JUDGES), *found.values()}]
-    return long.with_columns(outcome=outcome.cast(OUTCOME)), _unknown_columns(file, left)
+    return _Read(
+        scored=long.with_columns(outcome=outcome.cast(OUTCOME)),
+        key=key,
+        scores=tuple(found.values()),
+        odd=_unknown_columns(file, left),
+    )
 
 
-def _long(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> tuple[pl.DataFrame, list[Notice]]:
+def _long(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> _Read:
     """Read a row a pair; rows about what is not audited are counted and left out."""
     score, about = file.column("p_present", "p", "score", "probability"), file.column("finding")
     if score is None or about is None:
@@ -138,12 +156,25 @@ def _long(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> tuple[
         finding=finding, p=p, outcome=_outcome(file, rows, p)
     )
     unknown = [word for word, known in folded.items() if known is None]
-    return long.filter(finding.is_not_null()), _unknown_findings(file, long, sorted(unknown))
+    return _Read(
+        scored=long.filter(finding.is_not_null()),
+        key=key,
+        scores=(score,),
+        odd=_unknown_findings(file, long, sorted(unknown)),
+    )
 
 
 def _key(file: ScoreFile, columns: Sequence[str]) -> str:
     """Find the column that names the films: a usual name, else the first column."""
     key = file.column(*KEYS)
+    likely = file.columns(*LIKELY_KEYS)
+    if key is None and len(likely) > 1:
+        raise JudgeError(
+            f"{file.path} has {len(likely)} columns that may name the films: {', '.join(likely)}. "
+            "Call the one that does image_id"
+        )
+    if key is None and likely:
+        key = likely[0]
     if key is None and columns and columns[0] == file.frame.columns[0] and columns[0] != file.column(*JUDGES):
         key = columns[0]
     if key is None:
@@ -151,6 +182,15 @@ def _key(file: ScoreFile, columns: Sequence[str]) -> str:
     if (row := _first(file.frame[key].cast(pl.String).fill_null("") == "")) is not None:
         raise JudgeError(f"{file.place(row)}: {key} is empty. Name the film of every row")
     return key
+
+
+def _guessed(file: ScoreFile, read: _Read) -> list[Notice]:
+    """Say which columns were taken for what, where the one that names the films is not called image_id."""
+    if file.column(*KEYS) is not None:
+        return []
+    scores = ", ".join(read.scores)
+    words = f"{file.path.name}: the column {read.key!r} is taken as image_id, and as scores {scores}"
+    return [Notice(code="guessed_columns", count=1, message=words)]
 
 
 def _first(bad: pl.Series) -> int | None:

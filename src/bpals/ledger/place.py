@@ -62,8 +62,8 @@ def old_sqlite(version: tuple[int, ...]) -> str | None:
         return None
     written = ".".join(map(str, version))
     return (
-        f"SQLite {written} can damage its log when two processes write at once (fixed in 3.51.3): "
-        "bpals lets one process write to a workspace and refuses a second"
+        f"{written}, fine for the ledger of asked judges: one process writes to a workspace, and bpals "
+        "refuses a second (before 3.51.3 SQLite itself does not bear two)"
     )
 
 

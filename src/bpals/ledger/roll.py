@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from bpals.errors import UnknownName, UsageError
 from bpals.ledger.asked import Asking
-from bpals.ledger.schema import JUDGE, QUESTION, now
+from bpals.ledger.schema import ATTEMPT, EVENT, FILM, JUDGE, JUDGMENT, OUTCOMES, QUESTION, REPLY, RUN, now
 from bpals.types import JudgeCard, Question
 
 LONGEST_VALUE = 80
@@ -30,6 +30,9 @@ def enrol(connection: Connection, card: JudgeCard, questions: Sequence[Question]
         _bound(json.loads(written), questions, dataset),
     )
     if differing := [*_differences(old, new), *_asked_otherwise(before, questions)]:
+        if not _has_spoken(connection, judge_id):
+            _forget(connection, judge_id)
+            return _add(connection, card, questions, dataset)
         raise UsageError(
             f"judge {card.judge!r} is already here and is another one: {'; '.join(differing)}. "
             "Two judges are never mixed under one name. Give this one a name of its own: --name OTHER"
@@ -37,6 +40,25 @@ def enrol(connection: Connection, card: JudgeCard, questions: Sequence[Question]
     # What does not change an answer may be corrected: the licence, the evidence.
     connection.execute(update(JUDGE).where(JUDGE.c.judge_id == judge_id).values(card=written))
     return judge_id
+
+
+def _has_spoken(connection: Connection, judge_id: int) -> bool:
+    """Say whether a judge ever said anything: its name is bound from its first answer on."""
+    said = [FILM.c[outcome] > 0 for outcome in OUTCOMES if outcome not in ("unsupported", "failed")]
+    found = select(FILM.c.film_id).where(FILM.c.judge_id == judge_id, or_(*said)).limit(1)
+    return connection.execute(found).first() is not None
+
+
+def _forget(connection: Connection, judge_id: int) -> None:
+    """Remove a judge that never said anything, with its attempts to: another takes its name."""
+    films = select(FILM.c.film_id).where(FILM.c.judge_id == judge_id)
+    runs = select(RUN.c.run_id).where(RUN.c.judge_id == judge_id)
+    for part in (ATTEMPT, REPLY, JUDGMENT):
+        connection.execute(delete(part).where(part.c.film_id.in_(films)))
+    connection.execute(delete(FILM).where(FILM.c.judge_id == judge_id))
+    connection.execute(delete(EVENT).where(EVENT.c.run_id.in_(runs)))
+    for part in (RUN, QUESTION, JUDGE):
+        connection.execute(delete(part).where(part.c.judge_id == judge_id))
 
 
 def _add(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:

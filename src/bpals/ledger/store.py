@@ -135,7 +135,10 @@ class Ledger:
     def enrol(self, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
         """Give the id of a judge; a name that is bound to another judge, other questions or data is refused."""
         with self._link.writing() as connection:
-            return roll.enrol(connection, card, questions, dataset)
+            judge_id = roll.enrol(connection, card, questions, dataset)
+        # A number may be given anew once its judge, which never said anything, is forgotten.
+        self._asking.pop(judge_id, None)
+        return judge_id
 
     def judge_id(self, name: str) -> int:
         """Give the id of the judge with a name."""

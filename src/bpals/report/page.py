@@ -77,6 +77,7 @@ def render(page: Page) -> str:
         devices=devices(signal),
         judges=judges(origin.judges),
         calibration=page.run.get("calibration"),
+        reviews=page.run.get("reviews"),
         groups=_groups(page.groups),
         origin=origin,
         **scorecard_context(page.scores, page.reliability),

@@ -36,11 +36,18 @@ class Placed:
     @classmethod
     def auroc(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
         """Place the films of each class among those of the other; there must be some of both."""
-        auroc = float(Curve.of(score, present).auroc()[0])
-        above, below = np.sort(score[present]), np.sort(score[~present])
+        order = np.argsort(score)  # equal scores are one step, so their order among themselves does not matter
+        ordered, hit = score[order], present[order]
+        step = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
+        hits = np.bincount(step, weights=hit)
+        others = np.bincount(step) - hits
+        above, below = hits.sum(), others.sum()
+        beaten, outdone = (np.cumsum(side) - side / 2 for side in (others, hits))
+        auroc = float((hits * beaten).sum() / (above * below))
         part = np.empty(len(score))
-        part[present] = (_share_below(below, score[present]) - auroc) / len(above)
-        part[~present] = (1 - _share_below(above, score[~present]) - auroc) / len(below)
+        part[order] = np.where(
+            hit, ((beaten / below - auroc) / above)[step], ((1 - outdone / above - auroc) / below)[step]
+        )
         return cls._of(auroc, part, patients)
 
     @classmethod
@@ -82,8 +89,12 @@ class Placed:
     @classmethod
     def _of(cls, value: float, part: Floats, patients: NDArray[Any]) -> Placed:
         """Add up the parts of the films of each patient."""
-        known, place = np.unique(patients, return_inverse=True)
-        parts = np.bincount(place, weights=part, minlength=len(known))
+        if patients.dtype.kind == "i" and patients.min(initial=0) >= 0 and patients.max(initial=0) <= 2 * len(patients):
+            known = np.flatnonzero(np.bincount(patients))  # numbered already, and counting is quicker than sorting
+            parts = np.bincount(patients, weights=part)[known]
+        else:
+            known, place = np.unique(patients, return_inverse=True)
+            parts = np.bincount(place, weights=part, minlength=len(known))
         return cls(value=value, patients=known, parts=parts.astype(np.float64))
 
     @property
@@ -116,12 +127,6 @@ class Difference:
         error = _error(first.parts - second.parts)
         p_value = math.erfc(abs(value) / error / math.sqrt(2)) if error > 0 else float(value == 0)
         return cls(value=value, low=value - NORMAL_95 * error, high=value + NORMAL_95 * error, p_value=p_value)
-
-
-def _share_below(ordered: Floats, values: Floats) -> Floats:
-    """The share of an ordered column that lies below each value, a tie counting half."""
-    left, right = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    return np.asarray((left + right) / 2 / len(ordered))
 
 
 def _logistic(z: float) -> float:

@@ -6,8 +6,8 @@ seldom gives two members at once. Where the audit calibrated the group itself, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -30,6 +30,8 @@ class Audited:
     signal: pl.DataFrame
     groups: pl.DataFrame | None = None
     calibration: pl.DataFrame | None = None
+    judges: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    """Image judge -> what it answered, for the rows that show what each of them finds alone."""
 
 
 def opinions(audited: Audited, group: Group) -> pl.DataFrame:
@@ -57,15 +59,16 @@ def about(
     """Join what the audit holds to the pairs that were asked about; pairs that cannot be scored are counted.
 
     `asked` has `image_id`, `finding` and any other columns. The columns `patient, claimed, trust, p_judge` come to
-    it, and with `baselines` also `prevalence` and `cleanlab`.
+    it, and with `baselines` also `prevalence`, `cleanlab` and a `p_judge NAME` for each image judge.
     """
     known = {group.name: group for group in groups}
     notices = _unknown_images(asked, audited.images)
     parts = []
     for finding in asked["finding"].unique(maintain_order=True):
-        held = opinions(audited, known.get(finding, Group(name=finding, members=(finding,))))
+        group = known.get(finding, Group(name=finding, members=(finding,)))
+        held = opinions(audited, group)
         if baselines:
-            held = _with_baselines(held, notices, finding)
+            held = _with_judges(_with_baselines(held, notices, finding), audited, group)
         part = asked.filter(pl.col("finding") == finding).join(held, on="image_id", how="left", maintain_order="left")
         parts.append(part.join(audited.images.select("image_id"), on="image_id", how="semi", maintain_order="left"))
     pairs = pl.concat(parts)
@@ -150,6 +153,14 @@ def _own_rows(said: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFram
         trust=pl.when("calibrated").then("own_trust").otherwise("trust"),
         self_fitted=pl.when("calibrated").then("own_fitted").otherwise("self_fitted"),
     )
+
+
+def _with_judges(held: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFrame:
+    """Add what each image judge alone gives, `p_judge NAME`; null where it did not answer."""
+    for name, answers in audited.judges.items():
+        own = _summed(_answers(answers, group), group).rename({"p": f"p_judge {name}"})
+        held = held.join(own, on="image_id", how="left", maintain_order="left")
+    return held
 
 
 def _with_baselines(held: pl.DataFrame, notices: list[Notice], finding: str) -> pl.DataFrame:

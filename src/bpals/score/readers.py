@@ -84,9 +84,10 @@ def readers(
 def _against_the_others(reads: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
     """Add to each read what most of the other readers said; hedges and ties are left out and counted."""
     notices = []
-    certain = reads.filter(pl.col("verdict") != "uncertain")
-    if hedged := reads.height - certain.height:
-        notices.append(Notice(code="hedges", count=hedged, message=f"{hedged:,} hedged verdicts were left out"))
+    certain = reads.filter(pl.col("verdict").is_in(["present", "absent"]))
+    for code, verdict, word in (("hedges", "uncertain", "hedged"), ("unreadable", "unreadable", "unreadable")):
+        if count := reads.filter(pl.col("verdict") == verdict).height:
+            notices.append(Notice(code=code, count=count, message=f"{count:,} {word} verdicts were left out"))
     said = (pl.col("verdict") == "present").cast(pl.Int64)
     others = certain.with_columns(
         read=said == 1, yes=said.sum().over(_PAIR) - said, reads=pl.len().over(_PAIR).cast(pl.Int64) - 1

@@ -9,16 +9,16 @@ table           any table, one row a pair or one column a finding
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
 from bpals.errors import TruthError, UnknownName, UsageError
-from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Vocabulary, fold
-from bpals.score import sheets, verdicts
+from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Group, Vocabulary, fold
+from bpals.score import keys, sheets, verdicts
 from bpals.score.sheets import Sheet
-from bpals.types import TRUTH, Notice, Reference
+from bpals.types import REVIEWS, TRUTH, Notice, Reference, Reviews
 
 KINDS = ("four-findings", "all-findings", "boxes", "table")
 SPLITS = ("val", "test", "all")
@@ -58,16 +58,6 @@ FOURTEEN_READ = Layout(title="the 14 findings by reader", columns=FOURTEEN.colum
 READ = Layout(title="verdicts by reader", readers=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
-    """What single readers said, one row a reader and pair."""
-
-    table: pl.DataFrame
-    """Columns of `verdicts.VERDICTS`; every row has a reader."""
-    inputs: dict[str, str] = field(default_factory=dict)
-    notices: tuple[Notice, ...] = ()
-
-
 @dataclass(slots=True)
 class _Said:
     """Verdicts on their way to a reference, with what was noticed."""
@@ -93,6 +83,8 @@ def parse(spec: str) -> tuple[str, Path | None]:
     """Take KIND=PATH apart; `boxes` may stand alone, and `table:PATH` is `table=PATH`."""
     kind, mark, path = spec.partition(":" if spec.startswith("table:") else "=")
     if kind not in KINDS:
+        if Path(spec).suffix.lower() in (".csv", ".gz", ".tsv", ".parquet") and not mark:
+            raise UsageError(f"{spec} is a file, not a reference: its kind is missing. Type: --reference table={spec}")
         raise UnknownName.of("kind of reference", kind, KINDS)
     if not path:
         if kind == "boxes" and not mark:
@@ -120,20 +112,48 @@ def load(
     if kind == "table":
         return _settled(kind, _table(path, vocabulary, split))
     if kind == "four-findings":
-        return _settled(kind, _wide(path, _recognised(path, FOUR, split), vocabulary))
+        return _settled(kind, _spoken(path, _recognised(path, FOUR, split), vocabulary))
     by_reader = min_readers is not None or (_fitting(path, FOURTEEN_READ) and not _fitting(path, FOURTEEN))
-    said = _wide(path, _recognised(path, FOURTEEN_READ if by_reader else FOURTEEN, split), vocabulary)
+    said = _spoken(path, _recognised(path, FOURTEEN_READ if by_reader else FOURTEEN, split), vocabulary)
     return _voted(kind, said, min_readers) if by_reader else _settled(kind, said)
 
 
-def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all") -> Reads:
-    """Read files with one row a reader, for `--readers`."""
+def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all") -> Reviews:
+    """Read files with one row a read: a column a finding, or the columns `finding` and `verdict`."""
     where = Path(path).expanduser()
     if split not in SPLITS:
         raise UnknownName.of("split", split, SPLITS)
-    said = _wide(where, _recognised(where, READ, split), vocabulary)
+    said = _spoken(where, _recognised(where, READ, split), vocabulary)
     _one_verdict_a_reader(said)
-    return Reads(table=said.table, inputs=said.inputs, notices=tuple(said.notices))
+    if said.table.is_empty():
+        raise TruthError(f"{where} holds no read. Fill in YES, NO or HEDGE, or name another file")
+    table = keys.with_inclusion(said.table.select(REVIEWS.names()).cast(REVIEWS), where)
+    return Reviews(table=table, groups=_groups_of(table), inputs=said.inputs, notices=tuple(said.notices))
+
+
+def of_films(reviews: Reviews, images: pl.DataFrame) -> Reviews:
+    """Keep the reads of films that are here; the others are counted, and none at all is refused."""
+    here = reviews.table.join(images.select("image_id"), on="image_id", how="semi", maintain_order="left")
+    names = ", ".join(reviews.inputs)
+    if here.is_empty():
+        first = reviews.table["image_id"][0]
+        raise TruthError(
+            f"{names}: no read is about a film of this dataset (first: {first}). Name another file of reads"
+        )
+    return replace(reviews, table=here, notices=(*reviews.notices, *unknown_films(names, reviews.table, images)))
+
+
+def unknown_films(name: str, pairs: pl.DataFrame, images: pl.DataFrame) -> list[Notice]:
+    """Count what experts say of films that the dataset does not have."""
+    missing = pairs.join(images.select("image_id"), on="image_id", how="anti", maintain_order="left")
+    if missing.is_empty():
+        return []
+    films = missing["image_id"].n_unique()
+    message = (
+        f"{name}: {missing.height:,} verdicts are about {films:,} films that are not in this dataset "
+        f"(first: {missing['image_id'][0]}) and were left out"
+    )
+    return [Notice(code="unknown_images", count=missing.height, message=message)]
 
 
 def _recognised(path: Path, layout: Layout, split: str) -> list[Sheet]:
@@ -168,12 +188,15 @@ def _else(path: Path) -> str:
     return f"Name another file, or type: --reference table={path}"
 
 
-def _wide(path: Path, chosen: list[Sheet], vocabulary: Vocabulary) -> _Said:
-    """Read sheets with a column a finding."""
+def _spoken(path: Path, chosen: list[Sheet], vocabulary: Vocabulary) -> _Said:
+    """Read sheets with a row a finding where they have a column `finding`, else with a column a finding."""
     known = verdicts.spellings(vocabulary, GROUPS)
     order = [*vocabulary.findings, *(group.name for group in GROUPS)]
     said = _Said(path, chosen, pl.DataFrame(schema=verdicts.VERDICTS), [])
     for sheet in chosen:
+        if "finding" in sheet.titles:
+            said.table = said.table.vstack(verdicts.long(sheet, known))
+            continue
         columns = sorted(known.keys() & sheet.titles.keys(), key=lambda name: order.index(known[name]))
         findings = {name: known[name] for name in columns}
         said.notices += verdicts.unaudited(sheet, known)
@@ -187,16 +210,11 @@ def _wide(path: Path, chosen: list[Sheet], vocabulary: Vocabulary) -> _Said:
 
 
 def _table(path: Path, vocabulary: Vocabulary, split: str) -> _Said:
-    """Read any table: one row a pair where it has the columns `finding` and `present`, else one column a finding."""
+    """Read any table: one row a pair where it has a column `finding`, else one column a finding."""
     if path.is_dir():
         raise TruthError(f"{path} is a folder. Type: --reference table={path}/FILE.csv")
     (sheet,) = verdicts.of_split([sheets.read(path)], split)
-    if "finding" not in sheet.titles:
-        return _wide(path, [sheet], vocabulary)
-    if "present" not in sheet.titles:
-        raise TruthError(f"{path} has a column 'finding' but none called 'present'. Rename the column of verdicts")
-    table = verdicts.long(sheet, verdicts.spellings(vocabulary, GROUPS))
-    return _Said(path, [sheet], table, [])
+    return _spoken(path, [sheet], vocabulary)
 
 
 def _settled(kind: str, said: _Said) -> Reference:
@@ -242,9 +260,10 @@ def _voted(kind: str, said: _Said, min_readers: int | None) -> Reference:
 
 
 def _certain(said: _Said) -> pl.DataFrame:
-    rows = said.table.filter(pl.col("verdict") != "uncertain")
-    said.count("uncertain_verdicts", said.table.height - rows.height, "{} uncertain verdicts were left out")
-    return rows
+    for verdict in ("uncertain", "unreadable"):
+        count = said.table.filter(pl.col("verdict") == verdict).height
+        said.count(f"{verdict}_verdicts", count, f"{{}} {verdict} verdicts were left out")
+    return said.table.filter(pl.col("verdict").is_in(["present", "absent"]))
 
 
 def _one_verdict_a_reader(said: _Said) -> None:
@@ -276,9 +295,13 @@ def _reference(kind: str, said: _Said, pairs: pl.DataFrame) -> Reference:
             "be told from a right absence. Add the pairs that were read as absent"
         )
     truth = pairs.select(TRUTH.names()).cast(TRUTH)
-    named = set(truth["finding"].unique())
-    groups = tuple(group for group in GROUPS if group.name in named)
+    groups = _groups_of(truth)
     return Reference(kind=kind, truth=truth, groups=groups, inputs=said.inputs, notices=tuple(said.notices))
+
+
+def _groups_of(pairs: pl.DataFrame) -> tuple[Group, ...]:
+    named = set(pairs["finding"].unique())
+    return tuple(group for group in GROUPS if group.name in named)
 
 
 def _boxed(boxes: pl.DataFrame | None, vocabulary: Vocabulary) -> Reference:

@@ -9,6 +9,12 @@ An error is a claim that differs from the truth. Every method ranks the same pai
     prevalence       what is rare and claimed first: no judge at all, the floor
     random           any order
     oracle           the errors first
+
+and, where image judges answered every pair, what is had without a signal:
+
+    judge NAME       what the judge alone says against the claim
+    record + NAME    the mean of its logit and the record judge's
+    mean of judges   the mean of all their logits
 """
 
 from __future__ import annotations
@@ -33,6 +39,10 @@ POOLED = "pooled"
 BUDGETS = {"found_05": 0.05, "found_10": 0.10, "found_20": 0.20}
 FIGURES = ("error_auroc", "error_ap", *BUDGETS)
 CALIBRATION = ("ece", "brier")
+ALONE = "p_judge "
+"""How the column of an image judge's own probability begins."""
+SMALLEST = 1e-6
+"""Probabilities are kept this far from 0 and 1, so that every logit is finite."""
 
 
 def suspicions(pairs: pl.DataFrame) -> dict[str, Floats]:
@@ -48,8 +58,28 @@ def suspicions(pairs: pl.DataFrame) -> dict[str, Floats]:
         "random": np.zeros(len(claimed)),
         "oracle": (claimed != truth).astype(np.float64),
     }
+    held |= _unweighed(pairs)
     # Rounded, because a sum taken in another order must not break a tie.
     return {method: np.round(scores, 12) for method, scores in held.items() if not np.isnan(scores).any()}
+
+
+def _unweighed(pairs: pl.DataFrame) -> dict[str, Floats]:
+    """What image judges find alone, beside the record, and all together, each counting the same."""
+    names = [name.removeprefix(ALONE) for name in pairs.columns if name.startswith(ALONE)]
+    claimed = pairs["claimed"].to_numpy()
+    logits = {name: _logit(pairs[f"{ALONE}{name}"].cast(pl.Float64).to_numpy()) for name in names}
+    record = _logit(pairs["p_judge"].cast(pl.Float64).to_numpy())
+    answered = [z for z in (record, *logits.values()) if not np.isnan(z).any()]
+    held = {f"judge {name}": z for name, z in logits.items()}
+    held |= {f"record + {name}": (record + z) / 2 for name, z in logits.items()}
+    if len(answered) > 2:
+        held["mean of judges"] = np.mean(answered, axis=0)
+    return {method: np.where(claimed, -z, z) for method, z in held.items()}
+
+
+def _logit(p: Floats) -> Floats:
+    kept = np.clip(p, SMALLEST, 1 - SMALLEST)
+    return np.asarray(np.log(kept / (1 - kept)))
 
 
 def scorecard(

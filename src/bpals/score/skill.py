@@ -8,6 +8,7 @@ move its trust: chance alone passes that test 1 time in 40.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,11 +60,12 @@ class Yardstick:
 
     def measure(self, scores: Scores) -> pl.DataFrame:
         """Give the skill of one judge, a row a finding."""
-        rows = [self._finding(scores, column) for column in range(len(scores.findings))]
+        with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
+            rows = list(hands.map(lambda column: self._finding(scores, column), range(len(scores.findings))))
         return pl.DataFrame(rows, schema=SKILL, orient="row")
 
     def _finding(self, scores: Scores, column: int) -> Sequence[object]:
-        finding, given = scores.findings[column], scores.given[:, column]
+        finding, given, state = scores.findings[column], scores.given[:, column].copy(), scores.states[:, column].copy()
         key = (scores.judge, finding)
         read = self.truth.filter(pl.col("finding") == finding)
         films = read["row"].to_numpy().astype(np.int64)
@@ -71,7 +73,6 @@ class Yardstick:
         films, present = films[answered], read["present"].to_numpy()[answered]
         if self._enough(films, present):
             return (*key, "experts", *_auroc(given[films], present, self.patient[films]))
-        state = scores.states[:, column]
         films = np.flatnonzero(((state == 1) | (state == 0)) & ~np.isnan(given))
         present = state[films] == 1
         if self._enough(films, present):
@@ -79,8 +80,10 @@ class Yardstick:
         return (*key, "claims", len(films), int(present.sum()), None, None, None, False)
 
     def _enough(self, films: Ints, present: NDArray[np.bool_]) -> bool:
-        sides = (self.patient[films[present]], self.patient[films[~present]])
-        return all(len(np.unique(side)) >= FEWEST_PATIENTS for side in sides)
+        who = self.patient[films]
+        having = np.bincount(who, weights=present)
+        sides = (having > 0, np.bincount(who) > having)
+        return all(np.count_nonzero(side) >= FEWEST_PATIENTS for side in sides)
 
 
 def _auroc(given: Floats, present: NDArray[np.bool_], patient: Ints) -> tuple[int, int, float, float, float, bool]:

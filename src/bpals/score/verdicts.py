@@ -17,14 +17,17 @@ from bpals.types import Notice
 IMAGE_COLUMNS = ("image id", "image index", "image")
 READER_COLUMNS = ("reader id", "reader")
 SPLIT_COLUMNS = ("set id", "split", "set")
+VERDICT_COLUMNS = ("verdict", "present")
+INCLUSION = "inclusion"
 
 VERDICTS = pl.Schema(
     {
         "image_id": pl.String,
         "finding": pl.String,  # a finding of the vocabulary, or the name of a group
         "reader": pl.String,  # null where the file speaks for all readers at once
-        "verdict": pl.String,  # present, absent or uncertain
+        "verdict": pl.String,  # present, absent, uncertain or unreadable
         "split": pl.String,  # val, test or another word of the file; null where it names none
+        "inclusion": pl.Float64,  # chance with which the pair was drawn to be read; null where nobody knows
     }
 )
 """One row a verdict; a blank cell was not read and is no row."""
@@ -33,6 +36,7 @@ _WORDS = (
     dict.fromkeys(("yes", "y", "1", "1.0", "true", "present", "positive"), "present")
     | dict.fromkeys(("no", "n", "0", "0.0", "false", "absent", "negative"), "absent")
     | dict.fromkeys(("hedge", "uncertain", "-1", "-1.0", "maybe"), "uncertain")
+    | {"unreadable": "unreadable"}
     | dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), "unread")
 )
 _SPLITS = {"validation": "val", "valid": "val", "": None}
@@ -59,7 +63,10 @@ def of_split(chosen: list[Sheet], split: str) -> list[Sheet]:
     if all(sheet.cells.is_empty() for sheet in kept):
         named = sorted({word for sheet in chosen for word in sheet.cells.select(_split(sheet)).to_series() if word})
         has = f"there is {', '.join(named)}" if named else "there is no column 'Set Id'"
-        raise TruthError(f"{chosen[0].path} has no row of the split {split!r}: {has}. Type: --split all")
+        raise TruthError(
+            f"{chosen[0].path} has no row of the split {split!r}: {has}. "
+            "Type: --split all (of an audit: --calibrate-split all, --reviews-split all)"
+        )
     return [sheet for sheet in kept if not sheet.cells.is_empty()]
 
 
@@ -67,14 +74,22 @@ def wide(sheet: Sheet, findings: Mapping[str, str]) -> pl.DataFrame:
     """Read a sheet with a column a finding: `findings` says which column means which."""
     long = _keyed(sheet).hstack(sheet.cells.select(list(findings)))
     melted = long.unpivot(
-        list(findings), index=["image_id", "reader", "split", LINE], variable_name="finding", value_name="word"
+        list(findings),
+        index=["image_id", "reader", "split", INCLUSION, LINE],
+        variable_name="finding",
+        value_name="word",
     )
     return _spoken(sheet, melted.with_columns(pl.col("finding").replace_strict(dict(findings))))
 
 
 def long(sheet: Sheet, known: Mapping[str, str]) -> pl.DataFrame:
-    """Read a sheet with a row a finding: columns `finding` and `present`."""
-    rows = _keyed(sheet).hstack(sheet.cells.select(finding="finding", word="present"))
+    """Read a sheet with a row a finding: columns `finding`, and `verdict` or `present`."""
+    spoken = column(sheet, VERDICT_COLUMNS)
+    if spoken is None:
+        raise TruthError(
+            f"{sheet.path} has a column 'finding' but none called 'verdict' or 'present'. Rename the column of verdicts"
+        )
+    rows = _keyed(sheet).hstack(sheet.cells.select(finding="finding", word=spoken))
     for word, line in rows.group_by("finding", maintain_order=True).agg(pl.col(LINE).first()).iter_rows():
         if fold(word) not in known:
             raise UnknownName.of("finding", word, list(dict.fromkeys(known.values())), where=sheet.where(line))
@@ -87,7 +102,11 @@ def unaudited(sheet: Sheet, known: Mapping[str, str]) -> list[Notice]:
     notices = []
     for name, title in sheet.titles.items():
         words = sheet.cells[name].str.to_lowercase()
-        if name in known or name in (*IMAGE_COLUMNS, *READER_COLUMNS) or not set(words.unique()) <= set(_WORDS):
+        if (
+            name in known
+            or name in (*IMAGE_COLUMNS, *READER_COLUMNS, INCLUSION)
+            or not set(words.unique()) <= set(_WORDS)
+        ):
             continue
         if difflib.get_close_matches(name, known, n=1, cutoff=0.8):
             raise UnknownName.of("finding", title, list(dict.fromkeys(known.values())), where=sheet.where(1))
@@ -112,7 +131,24 @@ def _keyed(sheet: Sheet) -> pl.DataFrame:
         (pl.col(reader) if reader else pl.lit(None, pl.String)).alias("reader"),
         _split(sheet).alias("split"),
         LINE,
+    ).hstack([_inclusion(sheet)])
+
+
+def _inclusion(sheet: Sheet) -> pl.Series:
+    """Read each row's chance of having been drawn; a blank is unknown, and what is no chance is refused."""
+    if INCLUSION not in sheet.titles:
+        return pl.Series(INCLUSION, [None] * sheet.cells.height, dtype=pl.Float64)
+    words = sheet.cells[INCLUSION]
+    chance = words.cast(pl.Float64, strict=False)
+    wrong = sheet.cells.filter(
+        (words != "") & ~(chance.is_between(0, 1, closed="right") & chance.is_not_nan()).fill_null(value=False)
     )
+    if not wrong.is_empty():
+        raise TruthError(
+            f"{sheet.where(wrong[LINE][0])}: {wrong[INCLUSION][0]!r} under 'inclusion' is no chance of being drawn. "
+            "Write a number above 0 and at most 1, or leave it blank where nobody knows"
+        )
+    return chance.alias(INCLUSION)
 
 
 def _split(sheet: Sheet) -> pl.Expr:
@@ -131,6 +167,6 @@ def _spoken(sheet: Sheet, rows: pl.DataFrame) -> pl.DataFrame:
         first = strange.row(0, named=True)
         raise TruthError(
             f"{sheet.where(first[LINE])}: {first['word']!r} under {first['finding']!r} is no verdict. "
-            "Write YES, NO or HEDGE, or leave the cell blank where nobody read"
+            "Write YES, NO, HEDGE or UNREADABLE, or leave the cell blank where nobody read"
         )
     return said.filter(pl.col("verdict") != "unread").select(VERDICTS.names()).cast(VERDICTS)

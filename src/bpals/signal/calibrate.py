@@ -1,7 +1,7 @@
-"""Calibration on expert labels: from the judge's answer and the claim to P(the finding is there).
+"""Calibration on expert labels: from the judges' answer and the claim to P(the finding is there).
 
 For each finding a ridge logistic regression is fitted on the reviewed pairs. Which one, of a few designs and penalties,
-is chosen by cross-validation over patients, so that few reviews leave the judge's own answer nearly alone and many
+is chosen by cross-validation over patients, so that few reviews leave the judges' own answer nearly alone and many
 reviews may correct it. The trust of a reviewed pair comes from a fit, choice included, that saw no review of its
 patient.
 """
@@ -9,17 +9,19 @@ patient.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.signal.pairs import Matrix, Pairs, logit, sigmoid
+from bpals.signal.directions import Seen, directions
+from bpals.signal.learn import Common, Rows, School, Topic
+from bpals.signal.pairs import Matrix, sigmoid
 from bpals.signal.ridge import newton
 
-Rows = npt.NDArray[np.int64]
 Prediction = Callable[[Rows], tuple[Matrix, Matrix]]
 
 FOLDS = 5
@@ -27,9 +29,15 @@ BLOCK = 16_384
 """Films predicted at a time, which bounds the memory."""
 PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0)
 ENOUGH_ERRORS = 20
-"""With fewer reviewed errors the judge's answer is only shifted, never reshaped."""
+"""With fewer reviewed errors nothing is learned: a handful would decide, and the judges' answer stands."""
+OWN_ERRORS = 100
+"""With fewer, a finding borrows from the others; from here on it has enough of its own."""
+OTHERS_ERRORS = 40
+"""With fewer, the answers about the other findings are not heard."""
 WIDE_ERRORS = 200
 """With fewer, the wide design is not tried: it has more columns than errors."""
+NOBODY: frozenset[int] = frozenset()
+"""No patient is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +45,21 @@ class Design:
     """One way to turn what is known of a pair into columns."""
 
     name: str
-    columns: Callable[[Rows], Matrix]
+    start: Callable[[Rows, frozenset[int]], tuple[Matrix, Matrix]]
+    """The logit that the columns correct, with its standard deviation, known without some patients' reviews."""
+    columns: Callable[[Rows], Matrix] | None = None
     """From rows of films to columns: a matrix of all films would be made only to be thrown away."""
-    width: int
-    offset: bool
-    """Whether the judge's logit enters with weight one and the columns only correct it."""
+    many: bool = False
+    """Whether it has so many columns that the firmest penalty is taken which is not clearly worse."""
     errors: int = 0
-    """With fewer reviewed errors it is not tried."""
+    """With fewer reviewed errors it is not tried ..."""
+    fewer: float = math.inf
+    """... and with as many as this neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the designs may use beside the judge's answer and the claim."""
+    """What the designs may use beside the judges' answer and the claim."""
 
     no_finding: Matrix
     view: Matrix
@@ -57,23 +68,10 @@ class Context:
     states: Matrix
     evidence: Matrix
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewed:
-    """The expert labels of one finding: which films, what is there, whose they are."""
-
-    rows: Rows
-    present: npt.NDArray[np.bool_]
-    fold: npt.NDArray[np.int64]
-
-    def take(self, kept: npt.NDArray[np.bool_]) -> Reviewed:
-        """Keep some of the reviews."""
-        return Reviewed(rows=self.rows[kept], present=self.present[kept], fold=self.fold[kept])
-
     @property
-    def one_sided(self) -> bool:
-        """Say that there are no two different verdicts to learn from."""
-        return bool(self.present.all() or not self.present.any())
+    def common(self) -> Common:
+        """What all findings share."""
+        return Common(columns=np.concatenate([self.no_finding, self.view], axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +80,21 @@ class Calibrated:
 
     p_present: Matrix
     spread: Matrix
+    taught: npt.NDArray[np.bool_]
+    """Films of which something was learned; of the others the judges' own word stands."""
     design: str
     penalty: float
     n: int
     errors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """A chosen design with its penalty, fitted without some patients."""
+
+    design: Design
+    penalty: float
+    predict: Prediction
 
 
 def fold_of_patient(patients: pl.Series) -> npt.NDArray[np.int64]:
@@ -95,125 +104,159 @@ def fold_of_patient(patients: pl.Series) -> npt.NDArray[np.int64]:
     return patients.replace_strict(names, folds, return_dtype=pl.Int64).to_numpy()
 
 
-def designs(pairs: Pairs, finding: str, context: Context) -> list[Design]:
+def designs(topic: Topic, context: Context, school: School) -> list[Design]:
     """List the designs for one finding, the plainest first."""
-    column = pairs.column(finding)
-    judged = logit(pairs.p_present[:, column])[:, None]
-    claim = np.nan_to_num(pairs.states[:, column], nan=0.5)[:, None]
-    plain = [judged, claim]
-    around = [*plain, context.no_finding, context.view]
-    wide = [*around, context.logits, context.states, context.evidence]
+    judged, said = topic.judged[:, None], topic.said[:, None]
 
-    def beside(parts: list[Matrix]) -> Callable[[Rows], Matrix]:
-        return lambda rows: np.concatenate([part[rows] for part in parts], axis=1)
+    def own(rows: Rows, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
+        return topic.judged[rows], np.zeros(len(rows))
 
-    def crossed(rows: Rows) -> Matrix:
-        return np.concatenate([beside(wide)(rows), context.logits[rows] * claim[rows]], axis=1)
+    def shared(rows: Rows, without: frozenset[int]) -> tuple[Matrix, Matrix]:
+        return school.correct(topic, rows, without)
 
-    width = sum(part.shape[1] for part in wide) + context.logits.shape[1]
-    corrected = [("judge, claim", plain, 2), ("judge, claim, no finding, view", around, 4)]
+    def nothing(rows: Rows, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
+        return np.zeros(len(rows)), np.zeros(len(rows))
+
+    def summed(rows: Rows, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
+        return topic.summed[rows], np.zeros(len(rows))
+
+    def around(rows: Rows) -> Matrix:
+        return np.concatenate([part[rows] for part in (judged, said, context.no_finding, context.view)], axis=1)
+
+    def others(rows: Rows) -> Matrix:
+        return np.concatenate([around(rows), context.logits[rows]], axis=1)
+
+    def wide(rows: Rows) -> Matrix:
+        crossed = context.logits[rows] * said[rows]
+        return np.concatenate([others(rows), context.states[rows], context.evidence[rows], crossed], axis=1)
+
     return [
-        Design(name="judge", columns=lambda rows: judged[rows][:, :0], width=0, offset=True),
-        *(
-            Design(name=name, columns=beside(parts), width=columns, offset=True, errors=ENOUGH_ERRORS)
-            for name, parts, columns in corrected
-        ),
-        Design(name="wide", columns=crossed, width=width, offset=False, errors=WIDE_ERRORS),
+        Design(name="judges", start=own),
+        Design(name="shared", start=shared, fewer=OWN_ERRORS),
+        Design(name="own", start=own, columns=around, errors=OWN_ERRORS),
+        Design(name="members", start=summed, columns=around, errors=OWN_ERRORS),
+        Design(name="other findings", start=summed, columns=others, many=True, errors=OTHERS_ERRORS),
+        Design(name="wide", start=nothing, columns=wide, many=True, errors=WIDE_ERRORS),
     ]
 
 
-def calibrate(pairs: Pairs, finding: str, context: Context, reviewed: Reviewed) -> Calibrated:
+def calibrate(topic: Topic, context: Context, school: School) -> Calibrated:
     """Fit one finding on its reviews; reviewed films get a probability that their patient's reviews did not touch."""
-    column = pairs.column(finding)
-    judged = logit(pairs.p_present[:, column])
-    listed = designs(pairs, finding, context)
-
-    def fit(reviews: Reviewed) -> tuple[str, float, Prediction]:
-        errors = _errors(pairs.states[reviews.rows, column], reviews)
-        return _choose_and_fit([design for design in listed if errors >= design.errors], judged, reviews)
-
-    design, penalty, fitted = fit(reviewed)
-    z, spread = fitted(np.arange(len(judged)))
-    p_present = sigmoid(z)
-    for fold in np.unique(reviewed.fold):
-        held = reviewed.fold == fold
-        rows, others = reviewed.rows[held], reviewed.take(~held)
-        if others.one_sided:
-            # The other patients teach nothing, so the judge's own word stands.
-            p_present[rows], spread[rows] = pairs.p_present[rows, column], 0.0
+    listed = designs(topic, context, school)
+    chosen = _choose(listed, topic, NOBODY)
+    z, spread = chosen.predict(np.arange(len(topic.judged)))
+    taught = np.ones(len(z), dtype=bool)
+    for fold in np.unique(topic.reviewed.fold):
+        rows = topic.reviewed.rows[topic.reviewed.fold == fold]
+        without = frozenset({int(fold)})
+        if topic.reviewed.without(without).one_sided or topic.errors(without) < ENOUGH_ERRORS:
+            # The other patients teach nothing. A patient's own reviews may not decide that either.
+            z[rows], spread[rows], taught[rows] = topic.judged[rows], 0.0, False
             continue
-        z, spread[rows] = fit(others)[2](rows)
-        p_present[rows] = sigmoid(z)
+        z[rows], spread[rows] = _choose(listed, topic, without).predict(rows)
     return Calibrated(
-        p_present=p_present,
-        spread=np.sqrt(spread**2 + pairs.spread[:, column] ** 2),
-        design=design,
-        penalty=penalty,
-        n=len(reviewed.rows),
-        errors=_errors(pairs.states[reviewed.rows, column], reviewed),
+        p_present=sigmoid(z),
+        spread=spread,
+        taught=taught,
+        design=chosen.design.name,
+        penalty=chosen.penalty,
+        n=len(topic.reviewed.rows),
+        errors=topic.errors(),
     )
 
 
-def _errors(said: Matrix, reviewed: Reviewed) -> int:
-    """Count the claims that the reviews contradict."""
-    return int((said == 1 - reviewed.present.astype(float)).sum())
-
-
-def _choose_and_fit(tried: Sequence[Design], judged: Matrix, reviewed: Reviewed) -> tuple[str, float, Prediction]:
+def _choose(listed: Sequence[Design], topic: Topic, without: frozenset[int]) -> _Fitted:
     """Choose design and penalty by cross-validation over patients, then fit on all the reviews.
 
-    A wider design must be better by more than one standard error of the difference, pair by pair: what is gained by
-    chance on the reviewed films is lost on the others.
+    A later design must be better by more than one standard error of the difference, pair by pair, and of one with many
+    columns the firmest penalty is taken that is not worse by more: what is gained by chance on the reviewed films is
+    lost on the others.
     """
+    reviewed = topic.reviewed.without(without)
+    errors = topic.errors(without)
+    tried = [design for design in listed if design.errors <= errors < design.fewer] or listed[:1]
     design, penalty = tried[0], PENALTIES[-1]
-    if len(tried) == 1 or len(np.unique(reviewed.fold)) == 1:
-        return design.name, penalty, _fit(design, penalty, judged, reviewed)
-    losses = _held_out_losses(design, penalty, judged, reviewed)
-    for wider in tried[1:]:
-        by_penalty = {choice: _held_out_losses(wider, choice, judged, reviewed) for choice in PENALTIES}
-        best = min(PENALTIES, key=lambda choice: float(by_penalty[choice].mean()))
-        gain = losses - by_penalty[best]
-        if gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)):
-            design, penalty, losses = wider, best, by_penalty[best]
-    return design.name, penalty, _fit(design, penalty, judged, reviewed)
+    if len(tried) > 1 and len(np.unique(reviewed.fold)) > 1:
+        losses = _held_out_losses(design, penalty, topic, without)
+        for wider in tried[1:]:
+            choices = PENALTIES if wider.columns else PENALTIES[-1:]
+            by_penalty = {choice: _held_out_losses(wider, choice, topic, without) for choice in choices}
+            best = min(choices, key=lambda choice: float(by_penalty[choice].mean()))
+            if wider.many:
+                best = max(choice for choice in choices if not _better(by_penalty[best], by_penalty[choice]))
+            if _better(by_penalty[best], losses):
+                design, penalty, losses = wider, best, by_penalty[best]
+    fitted = _Fitted(design=design, penalty=penalty, predict=_fit(design, penalty, topic, without))
+    return replace(fitted, predict=_bent(fitted, topic, without))
 
 
-def _held_out_losses(design: Design, penalty: float, judged: Matrix, reviewed: Reviewed) -> Matrix:
-    """Measure each review's log-loss under a fit that did not see its patient."""
-    losses = np.empty(len(reviewed.rows))
+def _better(losses: Matrix, than: Matrix) -> bool:
+    """Say whether losses are smaller than others by more than one standard error of the difference, pair by pair."""
+    gain = than - losses
+    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+
+
+def _bent(fitted: _Fitted, topic: Topic, without: frozenset[int]) -> Prediction:
+    """Bend the fit's logits apart for claims of presence and absence, as unseen patients show that they need it."""
+    reviewed = topic.reviewed.without(without)
+    z, said = _held_out(fitted.design, fitted.penalty, topic, without), topic.said[reviewed.rows]
+    seen = Seen(z=z, present=reviewed.present, weight=reviewed.weight, fold=reviewed.fold)
+    bent = directions({claimed: seen.take(said == claimed) for claimed in (0, 1)})
+
+    def predict(rows: Rows) -> tuple[Matrix, Matrix]:
+        z, spread = fitted.predict(rows)
+        said = topic.said[rows]
+        return bent.apply(z, said), np.hypot(spread, bent.spread(z, said))
+
+    return predict
+
+
+def _held_out_losses(design: Design, penalty: float, topic: Topic, without: frozenset[int]) -> Matrix:
+    """Measure each review's log-loss, times its weight, under a fit that did not see its patient."""
+    reviewed, z = topic.reviewed.without(without), _held_out(design, penalty, topic, without)
+    return np.asarray(reviewed.weight * (np.logaddexp(0, z) - reviewed.present * z))
+
+
+def _held_out(design: Design, penalty: float, topic: Topic, without: frozenset[int]) -> Matrix:
+    """Give each review the logit of a fit that did not see its patient."""
+    reviewed = topic.reviewed.without(without)
+    z = np.empty(len(reviewed.rows))
     for fold in np.unique(reviewed.fold):
         held = reviewed.fold == fold
-        z, _ = _fit(design, penalty, judged, reviewed.take(~held))(reviewed.rows[held])
-        losses[held] = np.logaddexp(0, -np.where(reviewed.present[held], 1.0, -1.0) * z)
-    return losses
+        z[held], _ = _fit(design, penalty, topic, without | {int(fold)})(reviewed.rows[held])
+    return z
 
 
-def _fit(design: Design, penalty: float, judged: Matrix, reviewed: Reviewed) -> Prediction:
+def _fit(design: Design, penalty: float, topic: Topic, without: frozenset[int]) -> Prediction:
     """Fit by damped Newton steps; the answer is a function from films to logits and their standard deviation."""
-    sample = design.columns(reviewed.rows)
-    centre = sample.mean(axis=0)
-    scale = np.where(np.ptp(sample, axis=0) > 0, sample.std(axis=0), 1.0)
+    reviewed = topic.reviewed.without(without)
+    made = design.columns or _no_columns
+    sample = made(reviewed.rows)
+    centre = sample.mean(axis=0) if len(sample) else np.zeros(sample.shape[1])
+    scale = np.where(np.ptp(sample, axis=0) > 0, sample.std(axis=0), 1.0) if len(sample) else np.ones(sample.shape[1])
 
     def columns(rows: Rows) -> Matrix:
-        return np.concatenate([np.ones((len(rows), 1)), (design.columns(rows) - centre) / scale], axis=1)
+        return np.concatenate([np.ones((len(rows), 1)), (made(rows) - centre) / scale], axis=1)
 
-    def offset(rows: Rows) -> Matrix:
-        return judged[rows] if design.offset else np.zeros(len(rows))
-
-    inputs, start = columns(reviewed.rows), offset(reviewed.rows)
+    inputs, start = columns(reviewed.rows), design.start(reviewed.rows, without)[0]
     ridge = np.full(inputs.shape[1], penalty)
-    # A weak pull to the judge's own rate holds the intercept, so that a handful of reviews cannot run away.
+    # A weak pull to the judges' own rate holds the intercept, so that a handful of reviews cannot run away.
     ridge[0] = 1.0
-    weights, curvature = newton(inputs, start, reviewed.present.astype(float), ridge)
+    weights, curvature = newton(inputs, start, reviewed.present, ridge, reviewed.weight)
     covariance = np.linalg.inv(curvature)
 
     def predict(rows: Rows) -> tuple[Matrix, Matrix]:
         z, spread = np.empty(len(rows)), np.empty(len(rows))
-        for start in range(0, len(rows), BLOCK):
-            block = slice(start, start + BLOCK)
+        for begin in range(0, len(rows), BLOCK):
+            block = slice(begin, begin + BLOCK)
             known = columns(rows[block])
-            z[block] = known @ weights + offset(rows[block])
-            spread[block] = np.sqrt(np.maximum(((known @ covariance) * known).sum(axis=1), 0))
+            from_start, unsure = design.start(rows[block], without)
+            z[block] = known @ weights + from_start
+            spread[block] = np.sqrt(np.maximum(((known @ covariance) * known).sum(axis=1), 0) + unsure**2)
         return z, spread
 
     return predict
+
+
+def _no_columns(rows: Rows) -> Matrix:
+    return np.zeros((len(rows), 0))

@@ -1,38 +1,32 @@
-"""The first combination of judges: the record's answer, corrected by what image judges see.
+"""Many judges as one: the record's answer and what families of image judges see, pooled.
 
-For each finding a ridge logistic regression is fitted to the dataset's claims. The record judge's logit stands with
-weight one; each image judge that has a signal for the finding adds an intercept and its evidence times a weight, and
-the record's own weight may change where one of them answered:
+    logit p = c + sum over families (w * logit p_family),    the weights w sum to 1
 
-    logit p = logit p_record + sum over judges (a + b * evidence) + c * logit p_record
+The record judge is a family of its own. A family weighs as its logits vary: one that can hardly tell varies hardly.
+The weights sum to 1 because every judge here was fitted to the dataset's claims, and those cannot teach how far several
+of them together may be believed; reviews can (`learn.py`). The shift c makes the pool right on average about claims.
 
-Where no such judge answered, the record's own probability stands to the last bit. Cross-fitted: an answer rests on a
-fit to the claims of other patients of the record judge's same fold, whose record answers in turn rest on none of that
+Where no image judge is heeded or answered, the record's own probability stands to the last bit. Cross-fitted: an answer
+rests on claims of other patients of the record judge's same fold, whose record answers in turn rest on none of that
 fold's claims. So no claim reaches the answer about itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from bpals.signal.dealt import PARTS, Dealt
+from bpals.signal.families import Families, families
 from bpals.signal.pairs import Matrix, Pairs, logit, sigmoid
-from bpals.signal.ridge import newton
+from bpals.signal.pool import Pooled, Recorded, pool
+from bpals.signal.stack import stack
 from bpals.signal.voices import Bools, Ints, Voice
-
-PARTS = 5
-"""Parts of the patients of a fold: each is answered from the others."""
-PENALTY = 3.0
-"""Pull of every weight towards 0: with few claims to learn from the record's answer stays nearly alone."""
-SHIFT_PENALTY = 1.0
-"""The same for intercepts."""
-FURTHEST = 4.0
-"""Evidence beyond so many deviations counts as so many: one strange film must not outvote the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +37,9 @@ class Combined:
     """As one judge: the combined probability, its spread, and how many judges answered."""
     moved: Bools
     """Pairs whose probability an image judge took part in."""
-    weights: Mapping[str, Matrix]
-    """Judge -> its absolute standardised weight, a number a finding; 0 where it is not heeded."""
-
-    @property
-    def shares(self) -> dict[str, dict[str, float]]:
-        """Each judge's weight as a share of all judges', finding by finding; none where nobody is heeded."""
-        total = np.sum(list(self.weights.values()), axis=0)
-        return {
-            judge: {
-                finding: float(own / whole)
-                for finding, own, whole in zip(self.pairs.findings, weight, total, strict=True)
-                if whole > 0
-            }
-            for judge, weight in self.weights.items()
-        }
+    shares: Mapping[str, Mapping[str, float]]
+    """Judge -> finding -> its share of the weight, where anybody is heeded."""
+    families: Families
 
     @property
     def effective(self) -> dict[str, float]:
@@ -66,160 +48,87 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """One finding, on the films where a heeded image judge answered."""
+class _Answer:
+    """What all witnesses say of one finding, on the films where an image judge answered."""
 
+    heard: Sequence[Sequence[Voice]]
+    """Families, without the judges that are not heeded."""
     films: Ints
-    state: Matrix
-    recorded: Matrix
-    """The record's logit; NaN where it has none."""
-    spread: Matrix
-    voiced: Matrix
-    """For each judge whether it answered and its evidence, 0 where it did not: two columns a judge."""
-
-    def take(self, chosen: Bools) -> _Column:
-        """Keep some of the films."""
-        return _Column(
-            films=self.films[chosen],
-            state=self.state[chosen],
-            recorded=self.recorded[chosen],
-            spread=self.spread[chosen],
-            voiced=self.voiced[chosen],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fit:
-    """The weights of one finding, from some patients."""
-
-    usual: float
-    """Logit of how often the finding is claimed: it stands where the record has no answer."""
-    centre: float
-    scale: float
-    weights: Matrix
-    covariance: Matrix
-
-    @property
-    def record_weight(self) -> float:
-        """What the record's logit is multiplied by."""
-        return float(1 + self.weights[-1] / self.scale)
-
-    @classmethod
-    def of(cls, column: _Column) -> _Fit | None:
-        """Fit on definite claims; None where they are all of one kind."""
-        known = column.take((column.state == 0) | (column.state == 1))
-        present = int(known.state.sum())
-        if not 0 < present < len(known.films):
-            return None
-        recorded = known.recorded[~np.isnan(known.recorded)]
-        deviation = float(recorded.std()) if len(recorded) else 0.0
-        bare = cls(
-            usual=float(np.log(present / (len(known.films) - present))),
-            centre=float(recorded.mean()) if len(recorded) else 0.0,
-            scale=deviation if deviation > 0 else 1.0,
-            weights=np.zeros(0),
-            covariance=np.zeros(0),
-        )
-        inputs, start = bare.inputs(known), bare.start(known)
-        ridge = np.full(inputs.shape[1], PENALTY)
-        ridge[:-1:2] = SHIFT_PENALTY
-        weights, curvature = newton(inputs, start, known.state, ridge)
-        # What the record alone would be corrected to is no merit of the judges: it is taken off.
-        blind = inputs.copy()
-        blind[:, 1:-1:2] = 0
-        unseen, _ = newton(blind, start, known.state, ridge)
-        covariance = np.asarray(np.linalg.inv(curvature), dtype=np.float64)
-        return replace(bare, weights=weights - unseen, covariance=covariance)
-
-    def start(self, column: _Column) -> Matrix:
-        """What stands before any image judge is heard."""
-        return np.where(np.isnan(column.recorded), self.usual, column.recorded)
-
-    def inputs(self, column: _Column) -> Matrix:
-        """The columns that the weights multiply."""
-        recorded = np.nan_to_num((column.recorded - self.centre) / self.scale)
-        return np.concatenate([column.voiced, recorded[:, None]], axis=1)
-
-    def answer(self, column: _Column) -> tuple[Matrix, Matrix]:
-        """Give the logit and its standard deviation: the record's own, as far as it counts, and that of the fit."""
-        inputs = self.inputs(column)
-        fit = ((inputs @ self.covariance) * inputs).sum(axis=1)
-        spread = np.sqrt((self.record_weight * column.spread) ** 2 + np.maximum(fit, 0))
-        return self.start(column) + inputs @ self.weights, spread
+    pooled: Pooled
+    weights: Sequence[Matrix]
+    """A family each: its members' weights, a row a part."""
 
 
 def combine(pairs: Pairs, voices: Sequence[Voice], patients: pl.Series, fold: Ints) -> Combined:
-    """Correct the record's answers by the image judges that are heeded; each voice knows where it is."""
-    answered = pairs.answered + np.sum([voice.answered for voice in voices], axis=0, dtype=np.int32)
-    p_present, spread = pairs.p_present.copy(), pairs.spread.copy()
+    """Pool the record's answers with those of the image judges that are heeded; each voice knows where it is."""
+    p_present, spread, answered = pairs.p_present.copy(), pairs.spread.copy(), pairs.answered.copy()
+    for voice in voices:
+        answered += voice.answered
     moved = np.zeros(pairs.states.shape, dtype=bool)
-    weights = {voice.judge: np.zeros(len(pairs.findings)) for voice in voices}
-    own = np.zeros(len(pairs.findings))
-    part = _part_of_patient(patients)
-    for place in range(len(pairs.findings)):
-        heard = [voice for voice in voices if voice.heeded[place]]
-        column = _column(pairs, heard, place)
-        fits = []
-        for held, fit in _crossfit(column, fold, part) if heard else ():
-            its = column.take(held)
-            z, spread[its.films, place] = fit.answer(its)
-            p_present[its.films, place], moved[its.films, place] = sigmoid(z), True
-            fits.append(fit)
-        own[place] = _record_weight(pairs, place, fits)
-        for number, voice in enumerate(heard):
-            evidence = column.voiced[column.voiced[:, 2 * number] > 0, 2 * number + 1]
-            by_fit = [abs(fit.weights[2 * number + 1]) for fit in fits]
-            weights[voice.judge][place] = np.mean(by_fit) * evidence.std() if by_fit else 0.0
+    kin = families(voices)
+    recorded = (pairs.answered > 0).any()
+    shares: dict[str, dict[str, float]] = {"record": {}} if recorded else {}
+    alone = {"record": 1.0} if recorded else {}
+    shares |= {voice.judge: {} for voice in voices}
+    dealt = Dealt.of(_part_of_patient(patients), fold)
+    with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
+        made = list(hands.map(lambda place: _answer(pairs, place, kin, dealt), range(len(pairs.findings))))
+    for place, (finding, answer) in enumerate(zip(pairs.findings, made, strict=True)):
+        if answer is None:
+            _note(shares, finding, alone)
+            continue
+        pooled = answer.pooled
+        films = answer.films[pooled.done]
+        p_present[films, place] = sigmoid(pooled.z[pooled.done])
+        spread[films, place], moved[films, place] = pooled.spread[pooled.done], True
+        _note(shares, finding, _shares(answer, kin) or alone)
     return Combined(
         pairs=replace(pairs, p_present=p_present, spread=spread, answered=answered),
         moved=moved,
-        weights={"record": own, **weights} if (pairs.answered > 0).any() else weights,
+        shares={judge: dict(its) for judge, its in shares.items()},
+        families=kin,
     )
 
 
-def _column(pairs: Pairs, heard: Sequence[Voice], place: int) -> _Column:
-    """Gather one finding on the films where somebody who is heeded answered."""
+def _answer(pairs: Pairs, place: int, kin: Families, dealt: Dealt) -> _Answer | None:
+    """Ask the record and the families about one finding; None where no image judge is heeded."""
+    heeded = [[voice for voice in family if voice.heeded[place]] for family in kin.members]
+    heard = [family for family in heeded if family]
     if not heard:
-        nobody = np.zeros(0)
-        return _Column(films=nobody.astype(np.int64), state=nobody, recorded=nobody, spread=nobody, voiced=nobody)
-    films = np.flatnonzero(np.any([voice.answered[:, place] for voice in heard], axis=0))
-    recorded = pairs.p_present[films, place]
-    voiced = []
-    for voice in heard:
-        said = np.clip(voice.evidence[films, place], -FURTHEST, FURTHEST)
-        voiced += [(~np.isnan(said)).astype(float), np.nan_to_num(said)]
-    return _Column(
-        films=films,
-        state=pairs.states[films, place],
-        recorded=np.where(np.isnan(recorded), np.nan, logit(recorded)),
-        spread=pairs.spread[films, place],
-        voiced=np.stack(voiced, axis=1),
+        return None
+    evidence = [np.stack([voice.evidence[:, place] for voice in family], axis=1) for family in heard]
+    here = dealt.only(~np.logical_and.reduce([np.isnan(each).all(axis=1) for each in evidence]))
+    films = here.films
+    state = pairs.states[films, place]
+    stacks = [stack(each[films], state, here.parts) for each in evidence]
+    record = Recorded(z=logit(pairs.p_present[films, place]), sure=pairs.spread[films, place])
+    return _Answer(
+        heard=heard, films=films, pooled=pool([record, *stacks], state, here), weights=[each.weights for each in stacks]
     )
 
 
-def _crossfit(column: _Column, fold: Ints, part: Ints) -> Iterator[tuple[Bools, _Fit]]:
-    """Go through the parts of each fold, with the fit on its other parts; where none is possible the record stands."""
-    fold, part = fold[column.films], part[column.films]
-    for number in np.unique(fold):
-        here = fold == number
-        for held_out in np.unique(part[here]):
-            held = here & (part == held_out)
-            fit = _Fit.of(column.take(here & ~held))
-            if fit is not None:
-                yield held, fit
+def _note(shares: dict[str, dict[str, float]], finding: str, its: Mapping[str, float]) -> None:
+    """Write down every judge's share of one finding, if anybody has one."""
+    if its:
+        for judge, noted in shares.items():
+            noted[finding] = its.get(judge, 0.0)
 
 
-def _record_weight(pairs: Pairs, place: int, fits: Sequence[_Fit]) -> float:
-    """The record's absolute standardised weight: what its logit counts, times the logit's deviation."""
-    known = pairs.p_present[:, place]
-    known = known[~np.isnan(known)]
-    if len(known) == 0:
-        return 0.0
-    counts = float(np.mean([abs(fit.record_weight) for fit in fits])) if fits else 1.0
-    return counts * float(logit(known).std())
+def _shares(answer: _Answer, kin: Families) -> dict[str, float]:
+    """Divide each family's weight among its members as the stack weighs them, and a member's among its names."""
+    weights = answer.pooled.weights
+    if weights.sum() == 0:
+        return {}
+    shares = {"record": float(weights[0])}
+    for family, each, whole in zip(answer.heard, answer.weights, weights[1:], strict=True):
+        own = each.mean(axis=0)
+        for voice, part in zip(family, own / max(float(own.sum()), 1e-12), strict=True):
+            names = kin.names[voice.judge]
+            shares |= dict.fromkeys(names, float(whole * part) / len(names))
+    return shares
 
 
-def _part_of_patient(patients: pl.Series) -> npt.NDArray[np.int64]:
+def _part_of_patient(patients: pl.Series) -> Ints:
     """Give each film a part by a hash of its patient alone."""
     names = patients.unique(maintain_order=True)
     parts = [int(hashlib.sha256(b"combine:" + name.encode()).hexdigest()[:8], 16) % PARTS for name in names]

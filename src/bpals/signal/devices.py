@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.signal.pairs import logit
+from bpals.signal.sentences import Sentences
 from bpals.types import DEVICES
 
 TOPIC = "devices"
@@ -42,6 +43,17 @@ class Devices:
     def column(self) -> pl.Series:
         """The states as words."""
         return pl.Series("devices", DEVICES.categories, dtype=DEVICES).gather(self.state)
+
+    def sentences(self, findings: int) -> Sentences:
+        """Say it of every finding of the film."""
+        words = self.seen_by.drop_nulls().unique(maintain_order=True)
+        which = self.seen_by.replace_strict(words, range(1, len(words) + 1), default=0, return_dtype=pl.Int32)
+        return Sentences(words=[None, *words], which=np.broadcast_to(which.to_numpy()[:, None], (len(which), findings)))
+
+    @property
+    def present(self) -> npt.NDArray[np.float64]:
+        """1 where devices are seen, else 0."""
+        return np.asarray(self.state == PRESENT, dtype=np.float64)
 
 
 def read_devices(images: pl.DataFrame, judges: Sequence[Asked]) -> Devices:

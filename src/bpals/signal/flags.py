@@ -1,19 +1,24 @@
 """Flags: which claims the evidence is clearly against, which are merely low or hard, which may be trusted.
 
 Without reviews a trust says how well a claim fits the rest of the record, so flags are shares of each finding's
-presences and absences. With reviews a trust is a probability of being right: one half divides, and `likely_mislabelled`
-is certified by Learn-then-Test: fixed thresholds are walked from strict to loose until a binomial test no longer shows
-the precision.
+presences and absences. With reviews a trust is a probability of being right: one half divides, and flags carry
+certificates. Where it is known that readers or judges would split over a claim of low trust, it is `hard`, and
+`likely_mislabelled` is certified among the others.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from bpals.signal.certificate import Certificate
+from bpals.signal.drawn import Bools, Drawn
+from bpals.signal.misses import control_misses
+from bpals.signal.precision import bound_errors, certify_precision, certify_trusted
+from bpals.signal.selection import control_discoveries
 
 Matrix = npt.NDArray[np.float64]
 
@@ -21,14 +26,12 @@ LIKELY_SHARE: Mapping[str, float] = {"present": 0.10, "absent": 0.005}
 LOW_SHARE: Mapping[str, float] = {"present": 0.30, "absent": 0.025}
 EVEN = 0.5
 """Above it the evidence stands with the claim, however many other claims it stands with more firmly."""
-PRECISION = 0.8
-"""At least this share of certified flags is right ..."""
-DOUBT = 0.1
-"""... unless we were unlucky, which happens at most this often."""
-FIRST_FLAGS = 40
-"""The strictest threshold flags this many reviewed pairs: fewer could not tell a precision near 90 % from 80 %."""
-WIDER = 1.5
-"""Each further threshold flags this many times as many; so all are fixed before any review is seen."""
+MORE_WRONG = 0.5
+"""The precision that is tried where a higher one cannot be shown: of these claims more are wrong than right."""
+LOW_TRUST = 0.8
+"""With reviews, a claim over which readers would split is hard below it: one in five of them may be wrong ..."""
+CLEAR = 0.1
+"""... unless its trust is below this: then the evidence is against it, whoever splits."""
 
 NAMES = ("likely_mislabelled", "suspect", "hard", "trusted", "unjudged")
 LIKELY, SUSPECT, HARD, TRUSTED, UNJUDGED = range(len(NAMES))
@@ -44,19 +47,24 @@ class Rule:
     """Claims whose trust is at most this are likely mislabelled; None: none is."""
     low_below: float | None
     """Claims whose trust is below this are suspect or hard; None: none is."""
+    hard_between: tuple[float, float]
+    """Claims with a trust from the first up to below the second are hard if readers or judges would split over them."""
     certified: bool
     words: str
+    certificates: tuple[Certificate, ...] = ()
+    """With reviews: what is promised of its flags, each promise with a doubt of its own."""
 
 
 def rule_by_share(finding: str, says: str, trust: Matrix) -> Rule:
     """Set the cuts at fixed shares of the finding's claims in one direction."""
     likely, low = LIKELY_SHARE[says], LOW_SHARE[says]
-    cut = _cut(trust, likely)
+    cut, lowest = _cut(trust, likely), _cut(trust, low)
     return Rule(
         finding=finding,
         says=says,
         likely_below=None if cut is None else min(cut, EVEN),
-        low_below=_cut(trust, low),
+        low_below=lowest,
+        hard_between=(0.0, 0.0 if lowest is None else float(np.nextafter(lowest, 1.0))),
         certified=False,
         words=(
             f"no expert label was used: likely_mislabelled is at most the {likely:.1%} of claims with least trust, "
@@ -69,55 +77,63 @@ def _cut(trust: Matrix, share: float) -> float | None:
     """Find the trust that a share of the claims does not exceed; it falls below ties that would double the share."""
     if share * len(trust) < 1:
         return None
-    ordered = np.sort(trust)
     place = int(share * (len(trust) - 1))
-    below, upto = (int(np.searchsorted(ordered, ordered[place], side=side)) for side in ("left", "right"))
-    if upto > 2 * (place + 1):
-        place = below - 1
-    return float(ordered[place]) if place >= 0 else None
+    cut = np.partition(trust, place)[place]
+    if np.count_nonzero(trust <= cut) <= 2 * (place + 1):
+        return float(cut)
+    below = trust[trust < cut]
+    return float(below.max()) if len(below) else None
 
 
-def rule_by_review(finding: str, says: str, trust: Matrix, wrong: npt.NDArray[np.bool_]) -> Rule:
-    """Certify a threshold on reviewed pairs, one a patient, with their cross-fitted trust."""
-    order = np.argsort(trust, kind="stable")
-    likely, words = None, _needs(len(trust))
-    count = FIRST_FLAGS
-    while count <= len(trust):
-        cut = float(trust[order[count - 1]])
-        flagged = int((trust <= cut).sum())  # claims that tie are flagged together, so they are tested together
-        errors = int(wrong[order[:flagged]].sum())
-        if _binomial_below(flagged, 1 - PRECISION, flagged - errors) > DOUBT:
-            break
-        likely = cut
-        told = f"{errors} of {flagged} reviewed flags were errors"
-        words = f"certified precision {PRECISION:.0%}, doubt {DOUBT:.0%}: {told}"
-        count = math.ceil(count * WIDER)
+def rule_by_review(finding: str, says: str, drawn: Drawn, unread: Matrix | None = None) -> Rule:
+    """Certify the flags on reviewed claims with their cross-fitted trust; `unread` are the trusts of the others."""
+    clear = drawn if drawn.split is None else drawn.take(~_splitting((CLEAR, LOW_TRUST), drawn.trust, drawn.split))
+    likely = _precise(clear)
+    certificates = list(likely)
+    if len(drawn):
+        certificates += [
+            bound_errors(clear, EVEN),
+            certify_trusted(clear.take(clear.trust >= EVEN)),
+            control_misses(drawn),
+        ]
+    if unread is not None and drawn.inclusion is not None:  # else nobody knows whether the unread are like the read
+        certificates.append(control_discoveries(drawn, unread))
     return Rule(
-        finding=finding, says=says, likely_below=likely, low_below=0.5, certified=likely is not None, words=words
+        finding=finding,
+        says=says,
+        likely_below=likely[-1].cut,
+        low_below=EVEN,
+        hard_between=(CLEAR, LOW_TRUST),
+        certified=likely[-1].certified,
+        words=f"below trust {EVEN}: " + "; ".join(each.words for each in certificates[: len(likely) + 1]),
+        certificates=tuple(certificates),
     )
 
 
-def _needs(reviewed: int) -> str:
-    """Say what a certificate takes."""
-    allowed = max(k for k in range(FIRST_FLAGS) if _binomial_below(FIRST_FLAGS, 1 - PRECISION, k) <= DOUBT)
-    return (
-        f"nothing is certified at precision {PRECISION:.0%} by {reviewed} reviewed patients: "
-        f"of the {FIRST_FLAGS} with the lowest trust at least {FIRST_FLAGS - allowed} must be errors"
-    )
+def _precise(clear: Drawn) -> list[Certificate]:
+    """Certify a high precision, or where that cannot be shown, that more flags are wrong than right."""
+    low = clear.take(clear.trust < EVEN)
+    high = certify_precision(low)
+    return [high] if high.certified or not len(clear) else [high, certify_precision(low, precision=MORE_WRONG)]
 
 
-def apply(rule: Rule, trust: Matrix, high: Matrix) -> npt.NDArray[np.int8]:
-    """Flag claims of one finding and direction; `hard` is low trust whose interval reaches above the cut."""
+def _splitting(between: tuple[float, float], trust: Matrix, split: Matrix) -> Bools:
+    """Say which claims have low trust because nobody can tell."""
+    return np.asarray((split == 1) & (trust >= between[0]) & (trust < between[1]))
+
+
+def apply(rule: Rule, trust: Matrix, high: Matrix, split: Matrix | None = None) -> npt.NDArray[np.int8]:
+    """Flag claims of one finding and direction.
+
+    `split` is 1 where readers would split over the claim and 0 where not: low trust is `hard` there. Where nobody knows
+    (NaN), it is hard if its interval reaches above the cut.
+    """
+    known = np.full(trust.shape, np.nan) if split is None else split
     flags = np.full(trust.shape, TRUSTED)
     if rule.low_below is not None:
-        low = trust < rule.low_below if rule.low_below == 0.5 else trust <= rule.low_below
-        flags = np.where(low, np.where(high > rule.low_below, HARD, SUSPECT), TRUSTED)
+        low = trust < rule.low_below if rule.low_below == EVEN else trust <= rule.low_below
+        flags = np.where(low, np.where(np.isnan(known) & (high > rule.low_below), HARD, SUSPECT), TRUSTED)
     if rule.likely_below is not None:
         flags = np.where(trust <= rule.likely_below, LIKELY, flags)
+    flags = np.where(_splitting(rule.hard_between, trust, known), HARD, flags)
     return np.where(np.isnan(trust), UNJUDGED, flags).astype(np.int8)
-
-
-def _binomial_below(n: int, p: float, k: int) -> float:
-    """P(Bin(n, p) <= k), by logarithms: a binomial coefficient of a thousand is too large for a float."""
-    ways = (math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in range(k + 1))
-    return math.fsum(math.exp(way + i * math.log(p) + (n - i) * math.log1p(-p)) for i, way in enumerate(ways))

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from bpals.chronology import reports_of_films
+from bpals.signal import flags
+from bpals.signal.hardness import Hard, judges_split
 from bpals.signal.pairs import Matrix, Pairs
+from bpals.signal.sentences import Places, Sentences
 from bpals.signal.voices import Voice
 
 CODES: Mapping[str, str] = {
     "uncertain_claim": "the dataset itself is uncertain, so no side can be trusted",
     "unjudged": "no judge answered",
+    "hard": "the trust is low because nobody can tell: readers would split here, as they did on pairs like it",
+    "clear": "the trust is low and not because it is hard: readers would seldom split here",
+    "judges_split": "the trust is low because judges stand on both sides of the claim",
+    "judges_against": "the trust is low because all judges that answered stand against the claim",
+    "wide": "the trust is low, but its interval reaches above the cut: it rests on too little",
     "timeline_against": "the neighbouring films of the patient say the opposite",
     "timeline_for": "the neighbouring films of the patient say the same",
     "only_here": "of several films of the patient only this one claims it",
@@ -36,138 +45,172 @@ LIFT = 2.0
 """A co-label is named when it makes the finding at least this many times as common."""
 ENOUGH_TOGETHER = 30
 """... and this many films carry both: fewer could be chance."""
-SILENT = -1.0
 CENTS = range(101)
+WIDE = "wide: the trust is low, but its interval reaches above the cut"
+AGAINST = "judges_against: no judge that answered stands with the claim"
 NO_SIGNAL = "no_signal: judges answered, but none of them can tell this finding"
 
 Ints = npt.NDArray[np.int64]
 
 
-def timeline_reasons(pairs: Pairs, images: pl.DataFrame) -> list[pl.Series]:
-    """Say, finding by finding, what the patient's neighbouring reports claim; null says nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flagged:
+    """What was flagged, and what the judges make of it: a row a film, a column a finding."""
+
+    flagged: npt.NDArray[np.int8]
+    agreement: Matrix
+    asked: Ints
+
+
+def flag_reasons(seen: Flagged, findings: tuple[str, ...], hard: Mapping[str, Hard]) -> Sentences:
+    """Say of every flagged claim whether nobody can tell, or all are against it."""
+    words: list[str | None] = [None, WIDE, AGAINST]
+    low, nobody = np.isin(seen.flagged, (flags.LIKELY, flags.SUSPECT)), seen.flagged == flags.HARD
+    beside = len(words) + _cents(seen.agreement)
+    words += [f"judges_split: judges stand on both sides, {p} % of them with the claim" for p in CENTS]
+    which = np.where(nobody, np.where(judges_split(seen.agreement, seen.asked) == 1, beside, 1), 0)
+    which = np.where(low & (seen.asked > 1) & (seen.agreement == 0), 2, which)
+    for column, finding in enumerate(findings):
+        if finding not in hard:
+            continue
+        its = hard[finding]
+        told = len(words) + _cents(its.p_split) + np.where(nobody[:, column], 0, len(CENTS))
+        usually = f"they did on {100 * its.usual:.0f} % of the {its.pairs:,} pairs that several read"
+        words += [f"hard: readers would split here with a chance of {p} %; {usually}" for p in CENTS]
+        words += [f"clear: readers would split here with a chance of only {p} %; {usually}" for p in CENTS]
+        which[:, column] = np.where(nobody[:, column] | low[:, column], told, 0)
+    return Sentences(words=words, which=which)
+
+
+def _cents(share: Matrix) -> Ints:
+    return np.round(np.nan_to_num(share) * 100).astype(np.int64)
+
+
+def timeline_reasons(pairs: Pairs, images: pl.DataFrame) -> Sentences:
+    """Say what the patient's neighbouring reports claim; the first case that holds speaks."""
     films = reports_of_films(images)
     report, rank, size = (films[name].to_numpy() for name in ("report", "rank", "size"))
-    # The loudest film of a report speaks for it: present, else uncertain, else absent; -1 is silence.
-    said = np.full((int(report.max(initial=-1)) + 1, len(pairs.findings)), SILENT, dtype=np.float32)
-    np.maximum.at(said, report, np.nan_to_num(pairs.states, nan=SILENT).astype(np.float32))
+    said = _said_in_reports(pairs.states, report)
     before, after = said[np.maximum(report - 1, 0)], said[np.minimum(report + 1, len(said) - 1)]
-    before, after = np.where(rank[:, None] > 0, before, SILENT), np.where((rank < size - 1)[:, None], after, SILENT)
-    elsewhere = {"present": _on_others(said == 1, report, rank), "absent": _on_others(said == 0, report, rank)}
-    nameless = images["patient_id"].is_null()
+    # Silence, NaN here, is never called absence: no comparison with it holds.
+    before[rank == 0], after[rank == size - 1] = np.nan, np.nan
+    state, others = pairs.states, (size - 1)[:, None]
+    nameless = images["patient_id"].is_null().to_numpy()[:, None]
+    elsewhere, nowhere = (_on_others(said == claim, report, rank) for claim in (1, 0))
+    least, most = np.fmin(before, after), np.fmax(before, after)
+    present, absent, several = state == 1, state == 0, others > 1
     noun = ("study", "studies") if images["study_id"].is_not_null().any() else ("film", "films")
-    worded = []
-    for column in range(len(pairs.findings)):
-        told = {"before": before[:, column], "after": after[:, column]}
-        heard = [pl.when(pl.col(name) != SILENT).then(name).alias(name) for name in told]
-        counts = {f"{word}_elsewhere": count[:, column] for word, count in elsewhere.items()}
-        state = pl.Series(pairs.states[:, column]).fill_nan(None)
-        frame = pl.DataFrame({"state": state, **told, **counts, "others": size - 1, "nameless": nameless})
-        worded.append(frame.with_columns(heard).select(timeline=_timeline(noun)).to_series())
-    return worded
+    words, places = _timeline_words(noun, int(size.max(initial=1)))
+    beside = np.where(np.isnan(before), np.int32(2), np.isnan(after))
+    cases = [
+        (np.isnan(state), 0),
+        (nameless, places["nameless"]),
+        (others == 0, places["alone"]),
+        (present & (nowhere == others) & several, places["absent on all"] + others),
+        (present & (elsewhere == 0) & several, places["claimed on none"] + others),
+        (~present & (elsewhere == others) & several, places["present on all"] + others),
+        (present & (most == 0), places["against a presence"] + beside),
+        (present & (least == 1), places["for a presence"] + beside),
+        (absent & (least == 1), places["against an absence"] + beside),
+        (absent & (nowhere == others), places["absent everywhere"] + others),
+        (absent & (most == 0), places["for an absence"] + beside),
+    ]
+    which: Places = np.zeros(state.shape, dtype=np.int32)
+    for holds, place in reversed(cases):
+        np.copyto(which, place, where=holds, casting="same_kind")
+    return Sentences(words=words, which=which)
+
+
+def _timeline_words(noun: tuple[str, str], most: int) -> tuple[list[str | None], dict[str, int]]:
+    """Write every sentence of the timeline: the words, and where those of each case begin."""
+    one, many = noun
+    neighbours = (f"{many} before and after", f"{one} before", f"{one} after")
+    numbers = range(most)
+    all_others = [f"the only other {one}" if number == 1 else f"all {number} other {many}" for number in numbers]
+    said = {
+        "nameless": [f"no_patient: the dataset names no patient, so no other {one} can speak"],
+        "alone": [f"alone: no other {one} of this patient"],
+        "absent on all": [f"only_here: absent on {them} of this patient" for them in all_others],
+        "claimed on none": [
+            f"only_here: claimed on none of the {number} other {many} of this patient" for number in numbers
+        ],
+        "present on all": [f"missing_here: present on {them} of this patient" for them in all_others],
+        "absent everywhere": [f"timeline_for: absent on {them} of this patient too" for them in all_others],
+        "against a presence": [f"timeline_against: absent on the {them}" for them in neighbours],
+        "for a presence": [f"timeline_for: present on the {them} too" for them in neighbours],
+        "against an absence": [f"timeline_against: present on the {them}" for them in neighbours],
+        "for an absence": [f"timeline_for: absent on the {them} too" for them in neighbours],
+    }
+    words: list[str | None] = [None]
+    places = {}
+    for case, its in said.items():
+        places[case] = len(words)
+        words += its
+    return words, places
+
+
+def _said_in_reports(states: Matrix, report: Ints) -> npt.NDArray[np.float32]:
+    """Let the loudest film of a report speak for it: present, else uncertain, else absent; NaN is silence."""
+    order = np.argsort(report, kind="stable")
+    starts = np.flatnonzero(np.diff(report[order], prepend=-1))
+    ordered = states[order].astype(np.float32)
+    return ordered if len(starts) == len(order) else np.asarray(np.fmax.reduceat(ordered, starts, axis=0))
 
 
 def _on_others(said: npt.NDArray[np.bool_], report: Ints, rank: Ints) -> Ints:
     """Count, for each film, the other reports of its patient that say it."""
-    patient = np.unique(report - rank, return_inverse=True)[1]
-    total = np.zeros((int(patient.max(initial=-1)) + 1, said.shape[1]), dtype=np.int64)
-    np.add.at(total, patient[np.unique(report, return_index=True)[1]], said)
-    return total[patient] - said[report]
+    first = np.zeros(len(said), dtype=bool)
+    first[report - rank] = True
+    if not len(said):
+        return said.astype(np.int32)
+    total = np.add.reduceat(said, np.flatnonzero(first), axis=0, dtype=np.int32)
+    return np.asarray(total[(np.cumsum(first) - 1)[report]] - said[report])
 
 
-def _timeline(noun: tuple[str, str]) -> pl.Expr:
-    """Word one finding's timeline; the first case that holds speaks, and silence is never called absence."""
-    one, many = noun
-    others, here = pl.col("others"), pl.col("present_elsewhere")
-    present, absent = pl.col("state") == 1, pl.col("state") == 0
-    both = pl.col("before").is_not_null() & pl.col("after").is_not_null()
-    neighbours = (
-        pl.when(both)
-        .then(pl.lit(f"{many} before and after"))
-        .when(pl.col("before").is_not_null())
-        .then(pl.lit(f"{one} before"))
-        .otherwise(pl.lit(f"{one} after"))
-    )
-    least, most = pl.min_horizontal("before", "after"), pl.max_horizontal("before", "after")
-    number = others.cast(pl.String)
-    count = pl.when(others == 1).then(pl.lit(f"the only other {one}")).otherwise("all " + number + f" other {many}")
-    nowhere = pl.col("absent_elsewhere") == others
-    return (
-        pl.when(pl.col("state").is_null())
-        .then(None)
-        .when(pl.col("nameless"))
-        .then(pl.lit(f"no_patient: the dataset names no patient, so no other {one} can speak"))
-        .when(others == 0)
-        .then(pl.lit(f"alone: no other {one} of this patient"))
-        .when(present & nowhere & (others > 1))
-        .then("only_here: absent on " + count + " of this patient")
-        .when(present & (here == 0) & (others > 1))
-        .then("only_here: claimed on none of the " + number + f" other {many} of this patient")
-        .when(~present & (here == others) & (others > 1))
-        .then("missing_here: present on " + count + " of this patient")
-        .when(present & (most == 0))
-        .then("timeline_against: absent on the " + neighbours)
-        .when(present & (least == 1))
-        .then("timeline_for: present on the " + neighbours + " too")
-        .when(absent & (least == 1))
-        .then("timeline_against: present on the " + neighbours)
-        .when(absent & nowhere)
-        .then("timeline_for: absent on " + count + " of this patient too")
-        .when(absent & (most == 0))
-        .then("timeline_for: absent on the " + neighbours + " too")
-        .otherwise(None)
-    )
-
-
-def colabel_reasons(pairs: Pairs) -> list[pl.Series]:
+def colabel_reasons(pairs: Pairs) -> Sentences:
     """Name the co-label that makes a finding most common, where the finding is claimed or conspicuously not."""
     claimed = pairs.states == 1
+    films = [np.flatnonzero(column) for column in claimed.T]
     share = claimed.sum(axis=0) / max(len(claimed), 1)
     together = claimed.T.astype(np.float64) @ claimed
     beside = together / np.maximum(np.diag(together), 1)[:, None]
-    worded = []
+    words: list[str | None] = [None]
+    which: Places = np.zeros(claimed.shape, dtype=np.int32)
     for column in range(len(pairs.findings)):
         lift = beside[:, column] / max(float(share[column]), 1e-12)
         speaks = (lift >= LIFT) & (together[:, column] >= ENOUGH_TOGETHER) & (np.arange(len(lift)) != column)
-        weight = np.where(speaks, lift, 0.0)
-        strongest = (claimed * weight).argmax(axis=1)
-        said = (claimed * weight).max(axis=1) > 0
-        known = ~np.isnan(pairs.states[:, column])
-        words = [
+        # From the weakest to the strongest, so that the strongest has the last word; of equals the first.
+        for other in sorted(np.flatnonzero(speaks), key=lambda place: (lift[place], -place)):
+            which[films[other], column] = len(words) + other
+        words += [
             f"seen_with: {name} is claimed here too, beside which it is {times:.1f} times as common"
             for name, times in zip(pairs.findings, lift, strict=True)
         ]
-        picked = np.where(said & known, strongest, len(words))
-        worded.append(pl.Series([*words, None], dtype=pl.String).gather(picked))
-    return worded
+    which[np.isnan(pairs.states)] = 0
+    return Sentences(words=words, which=which)
 
 
-def record_reasons(pairs: Pairs, record: Pairs) -> list[pl.Series]:
+def record_reasons(pairs: Pairs, record: Pairs) -> Sentences:
     """Say what the rest of the record gives beside what is usual; or that nobody could say."""
-    worded = []
-    for column, (finding, usual) in enumerate(zip(pairs.findings, record.usual, strict=True)):
-        words = [
-            f"record: the rest of the record gives {p} %; {100 * usual:.1f} % is usual for {finding}" for p in CENTS
-        ]
-        told = _gathered(words, record.p_present[:, column])
-        silent = pl.Series(np.isnan(pairs.p_present[:, column]))
-        asked = pl.Series(pairs.answered[:, column] > 0)
-        nobody = pl.when(asked).then(pl.lit(NO_SIGNAL)).otherwise(pl.lit("unjudged: no judge answered"))
-        worded.append(pl.select(pl.when(silent).then(nobody).otherwise(told)).to_series())
-    return worded
+    nobody = (None, "unjudged: no judge answered", NO_SIGNAL)
+    words = [
+        f"record: the rest of the record gives {p} %; {100 * usual:.1f} % is usual for {finding}"
+        for finding, usual in zip(pairs.findings, record.usual, strict=True)
+        for p in CENTS
+    ]
+    told = _in_cents(record.p_present, len(nobody))
+    silent = np.where(pairs.answered > 0, np.int32(2), np.int32(1))
+    return Sentences(words=[*nobody, *words], which=np.where(np.isnan(pairs.p_present), silent, told))
 
 
-def judge_reasons(voice: Voice, findings: tuple[str, ...]) -> list[pl.Series]:
+def judge_reasons(voice: Voice) -> Sentences:
     """Say what an image judge gives beside what is usual for it, where it is heeded."""
-    worded = []
-    for column in range(len(findings)):
-        usually = f"{100 * voice.usual[column]:.1f} % is usual for it"
-        words = [f"judge: {voice.judge} gives {p} %; {usually}" for p in CENTS]
-        given = voice.p_present[:, column] if voice.heeded[column] else np.full(len(voice.p_present), np.nan)
-        worded.append(_gathered(words, given))
-    return worded
+    gives, usually = f"judge: {voice.judge} gives", "% is usual for it"
+    words = [f"{gives} {p} %; {100 * usual:.1f} {usually}" for usual in voice.usual for p in CENTS]
+    return Sentences(words=[None, *words], which=np.where(voice.heeded, _in_cents(voice.p_present, 1), 0))
 
 
-def _gathered(words: list[str], p: Matrix) -> pl.Series:
-    """Give each film the words of its whole per cent; null where there is none."""
-    picked = np.where(np.isnan(p), len(words), np.round(np.nan_to_num(p) * 100)).astype(np.int64)
-    return pl.Series([*words, None], dtype=pl.String).gather(picked)
+def _in_cents(p: Matrix, first: int) -> Places:
+    """Find the words of each pair's whole per cent, 101 a finding from the first on; 0 where there is none."""
+    place = np.nan_to_num(np.round(p * 100) + first, nan=-1.0).astype(np.int32)
+    return np.where(place < 0, 0, place + len(CENTS) * np.arange(p.shape[1], dtype=np.int32))

@@ -1,4 +1,4 @@
-"""Ridge logistic regression: a few damped Newton steps in numpy."""
+"""Ridge logistic regression in numpy: damped Newton steps."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import numpy as np
 from bpals.signal.pairs import Matrix, sigmoid
 
 
-def newton(inputs: Matrix, start: Matrix, present: Matrix, ridge: Matrix) -> tuple[Matrix, Matrix]:
-    """Minimise log-loss plus ridge; a step that does not help is halved."""
+def newton(
+    inputs: Matrix, start: Matrix, present: Matrix, ridge: Matrix, weight: Matrix | None = None
+) -> tuple[Matrix, Matrix]:
+    """Minimise log-loss plus ridge; a step that does not help is halved.
+
+    `present` may lie between 0 and 1, where a truth is known only so far; `weight` says how much each row counts.
+    """
+    heavy = np.ones(len(inputs)) if weight is None else weight
     weights = np.zeros(inputs.shape[1])
-    sign = np.where(present > 0, 1.0, -1.0)
 
     def loss(candidate: Matrix) -> float:
-        return float(np.logaddexp(0, -sign * (inputs @ candidate + start)).sum() + 0.5 * (ridge * candidate**2).sum())
+        z = inputs @ candidate + start
+        return float((heavy * (np.logaddexp(0, z) - present * z)).sum() + 0.5 * (ridge * candidate**2).sum())
 
     now = loss(weights)
     for _ in range(50):
         p = sigmoid(inputs @ weights + start)
-        slope = inputs.T @ (p - present) + ridge * weights
-        curvature = (inputs * (p * (1 - p))[:, None]).T @ inputs + np.diag(ridge)
+        slope = inputs.T @ (heavy * (p - present)) + ridge * weights
+        curvature = (inputs * (heavy * p * (1 - p))[:, None]).T @ inputs + np.diag(ridge)
         step = np.linalg.solve(curvature, slope)
         while (then := loss(weights - step)) > now + 1e-12 and np.abs(step).max() > 1e-9:
             step = step / 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,22 @@ import polars as pl
 
 from bpals.signal import flags, reasons
 from bpals.signal.devices import Devices
+from bpals.signal.drawn import NOTHING, Read
+from bpals.signal.hardness import Hard, Subject, judges_split, quarrel
 from bpals.signal.pairs import NORMAL_95, Matrix, Pairs, logit, sigmoid
+from bpals.signal.sentences import Sentences, listed
+from bpals.signal.value import ranks
 from bpals.signal.voices import Bools, Ints, Voice
 from bpals.types import DEVICES, FLAG, SAYS, signal_schema
 
 METHOD = "record-1"
-JUDGES_METHOD = "judges-1"
+JUDGES_METHOD = "judges-2"
 """Where an image judge took part."""
 DECIMALS = 6
-BLOCK = 131_072
-"""Claims whose reasons are gathered at a time, which bounds the memory."""
-UNCERTAIN = pl.Series(["uncertain_claim: the dataset itself is uncertain here", None])
-REVIEWED = pl.Series(["reviewed: an expert read this pair; its trust comes from a fit without this patient", None])
+UNCERTAIN = (None, "uncertain_claim: the dataset itself is uncertain here")
+REVIEWED = (None, "reviewed: an expert read this pair; its trust comes from a fit without this patient")
 
-Wrong = Mapping[str, tuple[Ints, Bools]]
-NO_REVIEW = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool))
-"""A member of a calibrated group has no review of its own."""
+Wrong = Mapping[str, Read]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +51,69 @@ class Part:
     """... and was cross-fitted, because the pair is one of them."""
     notes: dict[str, str]
     """For each calibrated finding, the reason that says so."""
+    hard: Mapping[str, Hard] = field(default_factory=dict)
+    """For each finding of which enough was read: where readers would split."""
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """Give each finding as the model of readers who split sees it."""
+        judges = [logit(self.record.p_present), *(np.where(v.heeded, v.evidence, np.nan) for v in self.voices)]
+        apart = quarrel(judges)
+        return [
+            Subject(
+                finding=finding,
+                states=self.pairs.states[:, column],
+                p_present=self.p_present[:, column],
+                spread=self.record.spread[:, column],
+                quarrel=apart[:, column],
+            )
+            for column, finding in enumerate(self.pairs.findings)
+        ]
+
+    def split(self, agreement: Matrix) -> Matrix:
+        """Say where readers would split, or where no read taught it, where judges do: 1, 0, NaN where nobody knows."""
+        known = judges_split(agreement, self.asked)
+        for column, finding in enumerate(self.pairs.findings):
+            if finding in self.hard:
+                known[:, column] = self.hard[finding].split
+        return known
+
+    @property
+    def asked(self) -> Ints:
+        """How many of the heeded judges answered."""
+        count = (~np.isnan(self.record.p_present)).astype(np.int64)
+        for voice in self.voices:
+            count += voice.answered & voice.heeded
+        return count
 
     @property
     def agreement(self) -> Matrix:
-        """Share of the heeded judges that answered and stand on the claim's side of what is usual for them."""
+        """Share of the heeded judges that answered and stand on the claim's side; a family of judges has one vote."""
         said = self.record.states
         present, definite = said == 1, (said == 0) | (said == 1)
-        stands = np.zeros(said.shape, dtype=np.int32)
-        asked = np.zeros(said.shape, dtype=np.int32)
-        everywhere = np.ones(said.shape[1], dtype=bool)
-        heard = [(self.record.p_present, self.record.usual, everywhere)]
-        heard += [(voice.p_present, voice.usual, voice.heeded) for voice in self.voices]
-        for given, usual, heeded in heard:
-            # Half a comparison with NaN is false, so who did not answer stands nowhere.
-            asked += ~np.isnan(given) & heeded
-            stands += np.where(present, given >= usual, given <= usual) & heeded
-        return np.where((asked > 0) & definite, stands / np.maximum(asked, 1), np.nan)
+        families: dict[str, list[Voice]] = {}
+        for voice in self.voices:
+            families.setdefault(voice.family or voice.judge, []).append(voice)
+        heard = [[(self.record.p_present, self.record.usual, np.ones(said.shape[1]))]]
+        heard += [
+            [
+                (voice.p_present, voice.usual, np.asarray(voice.heeded * voice.vote, dtype=np.float64))
+                for voice in family
+            ]
+            for family in families.values()
+        ]
+        stands, votes, its, whole, one = (np.zeros(said.shape) for _ in range(5))
+        for family in heard:
+            its[:], whole[:] = 0, 0
+            for given, usual, vote in family:
+                # Half a comparison with NaN is false, so who did not answer stands nowhere.
+                its += np.multiply(np.where(present, given >= usual, given <= usual), vote, out=one)
+                whole += np.multiply(~np.isnan(given), vote, out=one)
+            stands += np.divide(its, whole, out=its, where=whole > 0)
+            votes += whole > 0
+        share = np.divide(stands, votes, out=np.full(said.shape, np.nan), where=(votes > 0) & definite)
+        # Thirds and fifths of a vote do not add up to a whole to the last bit.
+        return np.asarray(np.round(share, DECIMALS))
 
 
 def write(
@@ -79,7 +127,9 @@ def write(
     trust = np.where(present, p, np.where(absent, 1 - p, np.nan))
     trust_low = np.where(present, low, np.where(absent, 1 - high, np.nan))
     trust_high = np.where(present, high, np.where(absent, 1 - low, np.nan))
-    flagged, rules = _flag(part, trust, trust_high, wrong or {})
+    agreement = part.agreement
+    split = part.split(agreement)
+    flagged, rules = _flag(part, trust, trust_high, split, wrong or {})
     claimed = ~np.isnan(said)
     films, columns = np.nonzero(claimed)
     table = pl.DataFrame(
@@ -91,22 +141,25 @@ def write(
             "trust": trust[claimed],
             "trust_low": trust_low[claimed],
             "trust_high": trust_high[claimed],
-            "agreement": part.agreement[claimed],
+            "agreement": agreement[claimed],
             "answered": part.pairs.answered[claimed],
             "flag": pl.Series(flagged[claimed].astype(np.uint32)),
         },
         nan_to_null=True,
     )
     schema = signal_schema(part.pairs.findings)
-    named = table.with_columns(
+    plain = table.with_columns(
         pl.Series("finding", list(part.pairs.findings), dtype=schema["finding"]).gather(table["finding"]),
         pl.Series("says", SAYS.categories, dtype=SAYS).gather(table["says"]),
         pl.Series("flag", flags.NAMES, dtype=FLAG).gather(table["flag"]),
-        _reasons(part, images, devices, claimed),
         _method(part, claimed),
         pl.lit("unknown", dtype=DEVICES).alias("devices") if devices is None else devices.column.gather(films),
     )
-    return _ranked(named).select(schema.names()).cast(schema), rules
+    seen = reasons.Flagged(flagged=flagged, agreement=agreement, asked=part.asked)
+    with ThreadPoolExecutor(2) as hands:
+        ranked, told = hands.submit(ranks, plain), hands.submit(_reasons, part, images, devices, claimed, seen)
+        whole = plain.with_columns(ranked.result(), told.result())
+    return whole.select(schema.names()).cast(schema), rules
 
 
 def _interval(p: Matrix, spread: Matrix) -> tuple[Matrix, Matrix]:
@@ -117,57 +170,53 @@ def _interval(p: Matrix, spread: Matrix) -> tuple[Matrix, Matrix]:
     return low, high
 
 
-def _flag(part: Part, trust: Matrix, high: Matrix, wrong: Wrong) -> tuple[npt.NDArray[np.int8], list[dict[str, Any]]]:
+def _flag(
+    part: Part, trust: Matrix, high: Matrix, split: Matrix, wrong: Wrong
+) -> tuple[npt.NDArray[np.int8], list[dict[str, Any]]]:
     """Flag every claim, finding by finding and direction by direction."""
-    flagged = np.full(trust.shape, flags.UNJUDGED, dtype=np.int8)
+    # Column by column in memory, because it is walked finding by finding.
+    states, trust, high, split = (np.asfortranarray(each) for each in (part.pairs.states, trust, high, split))
+    flagged = np.full(trust.shape, flags.UNJUDGED, dtype=np.int8, order="F")
     rules = []
     for column, finding in enumerate(part.pairs.findings):
         for says, state in (("present", 1), ("absent", 0)):
-            here = (part.pairs.states[:, column] == state) & ~np.isnan(trust[:, column])
+            here = (states[:, column] == state) & ~np.isnan(trust[:, column])
             if finding in part.notes:
-                films, errors = wrong.get(finding, NO_REVIEW)
-                reviewed = here[films]
-                rule = flags.rule_by_review(finding, says, trust[films[reviewed], column], errors[reviewed])
+                films, drawn = wrong.get(finding, NOTHING).among(here, trust[:, column], split[:, column])
+                rule = flags.rule_by_review(finding, says, drawn, trust[_without(here, films), column])
             else:
                 rule = flags.rule_by_share(finding, says, trust[here, column])
-            flagged[here, column] = flags.apply(rule, trust[here, column], high[here, column])
+            flagged[here, column] = flags.apply(rule, trust[here, column], high[here, column], split[here, column])
             rules.append(asdict(rule))
     return flagged, rules
 
 
-def _reasons(part: Part, images: pl.DataFrame, devices: Devices | None, claimed: Bools) -> pl.Series:
+def _without(here: Bools, films: Ints) -> Bools:
+    """Leave some films out."""
+    others = here.copy()
+    others[films] = False
+    return others
+
+
+def _reasons(
+    part: Part, images: pl.DataFrame, devices: Devices | None, claimed: Bools, flagged: reasons.Flagged
+) -> pl.Series:
     """Gather each claim's reasons, the most telling first."""
+    pairs = part.pairs
+    notes = [part.notes.get(name) for name in pairs.findings]
+    noted = np.array([0 if note is None else column for column, note in enumerate(notes, start=1)])
     kinds = [
-        reasons.timeline_reasons(part.pairs, images),
-        reasons.colabel_reasons(part.pairs),
-        reasons.record_reasons(part.pairs, part.record),
-        *(reasons.judge_reasons(voice, part.pairs.findings) for voice in part.voices if voice.heeded.any()),
+        Sentences(words=UNCERTAIN, which=pairs.states == 0.5),
+        reasons.flag_reasons(flagged, pairs.findings, part.hard),
+        reasons.timeline_reasons(pairs, images),
+        reasons.colabel_reasons(pairs),
+        reasons.record_reasons(pairs, part.record),
+        *(reasons.judge_reasons(voice) for voice in part.voices if voice.heeded.any()),
+        *([] if devices is None else [devices.sentences(len(pairs.findings))]),
+        Sentences(words=(None, *notes), which=np.where(part.fitted, noted, 0)),
+        Sentences(words=REVIEWED, which=part.reviewed),
     ]
-    films, columns = np.nonzero(claimed)
-    place = films * claimed.shape[1] + columns
-    notes = pl.Series([*(part.notes.get(name) for name in part.pairs.findings), None], dtype=pl.String)
-    noted = np.where(part.fitted[claimed], columns, len(part.pairs.findings))
-    uncertain, reviewed = part.pairs.states[claimed] == 0.5, part.reviewed[claimed]
-    blocks = []
-    for start in range(0, len(place), BLOCK):
-        block = slice(start, start + BLOCK)
-        told = [
-            UNCERTAIN.gather(np.where(uncertain[block], 0, 1)),
-            *(_interleave(kind, place[block]) for kind in kinds),
-            *([] if devices is None else [devices.seen_by.gather(films[block])]),
-            notes.gather(noted[block]),
-            REVIEWED.gather(np.where(reviewed[block], 0, 1)),
-        ]
-        frame = pl.DataFrame([series.alias(str(number)) for number, series in enumerate(told)])
-        blocks.append(frame.select(reasons=pl.concat_list(pl.all()).list.drop_nulls()).to_series())
-    return pl.concat(blocks) if blocks else pl.Series("reasons", [], dtype=pl.List(pl.String))
-
-
-def _interleave(by_finding: Sequence[pl.Series], place: Ints) -> pl.Series:
-    """Turn one series a finding into one series film by film, and take the claimed pairs."""
-    count, films = len(by_finding), len(by_finding[0])
-    film, column = place // count, place % count
-    return pl.concat(by_finding).gather(column * films + film)
+    return listed(kinds, claimed)
 
 
 def _method(part: Part, claimed: Bools) -> pl.Series:
@@ -176,11 +225,3 @@ def _method(part: Part, claimed: Bools) -> pl.Series:
     ends = ("", "+experts", "+experts/crossfit")
     names = [f"{method}{end}" for method in (METHOD, JUDGES_METHOD) for end in ends]
     return pl.Series("method", names).gather(which[claimed])
-
-
-def _ranked(table: pl.DataFrame) -> pl.DataFrame:
-    """Rank the claims: the least trusted is read first, unjudged ones last; ties by film and finding."""
-    order = table.with_row_index("row").select("row", "trust").sort("trust", "row", nulls_last=True)["row"]
-    rank = np.empty(table.height, dtype=np.int64)
-    rank[order.to_numpy()] = np.arange(1, table.height + 1)
-    return table.with_columns(review_rank=pl.Series(rank))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from bpals.chronology import patients
@@ -15,10 +14,30 @@ from bpals.errors import UsageError
 from bpals.findings import Group
 from bpals.signal import calibrate
 from bpals.signal.combine import combine
-from bpals.signal.pairs import Matrix, Pairs, lay_out, logit, with_groups
-from bpals.signal.rows import Part, Wrong, write
+from bpals.signal.dependence import dependence
+from bpals.signal.families import Families
+from bpals.signal.hardness import Conditions, Lesson, learn
+from bpals.signal.learn import School
+from bpals.signal.lessons import (
+    Evidence,
+    context_of,
+    fit_part,
+    follow,
+    heard_of,
+    rarer_view,
+    refitted,
+    said_in,
+    spoken_of,
+    topics_of,
+    used_pairs,
+    wrong_claims,
+)
+from bpals.signal.omissions import omissions
+from bpals.signal.pairs import Matrix, Pairs, lay_out, logit, sigmoid, with_groups
+from bpals.signal.rows import Part, write
+from bpals.signal.truths import Truths
 from bpals.signal.voices import Panel
-from bpals.types import SKILL, Dataset, Reference
+from bpals.types import SKILL, Dataset, Reference, Reviews
 
 FEWEST_PATIENTS = 10
 """Fewer reviewed patients cannot be cross-fitted."""
@@ -41,10 +60,18 @@ class Signal:
     """Judge -> its effective weight: its share of the judges' absolute standardised weights, mean over findings."""
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Judge -> finding -> that share."""
-
-
-Evidence = npt.NDArray[np.floating[Any]]
-"""The features of the films, from the record judge: a row a film."""
+    families: Families | None = None
+    """Which image judges are one witness, and how far they say the same."""
+    dependence: Mapping[str, Any] = field(default_factory=dict)
+    """How far the judges err together on reviewed pairs."""
+    shifts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Finding -> what a random sample added to the logits of its claimed presences, and of its claimed absences."""
+    untaught: Mapping[str, int] = field(default_factory=dict)
+    """Reviewed findings of which nothing was learned -> how many of their claims the reviews contradict: too few."""
+    readers: Mapping[str, Mapping[str, Matrix]] = field(default_factory=dict)
+    """Finding -> reader -> P(verdict | truth), where single reads were settled."""
+    hardness: Mapping[str, Any] = field(default_factory=dict)
+    """What single reads taught about where readers split, or why they taught nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +81,11 @@ class _Heard:
     evidence: Evidence | None
     group_judgments: pl.DataFrame | None
     panel: Panel | None
+    reviews: Reviews | None
+    random_sample: Reference | None
 
 
-def estimate(
+def estimate(  # noqa: PLR0913  what a signal may rest on, each by its name
     dataset: Dataset,
     judgments: pl.DataFrame,
     reference: Reference | None = None,
@@ -64,20 +93,29 @@ def estimate(
     evidence: Evidence | None = None,
     group_judgments: pl.DataFrame | None = None,
     panel: Panel | None = None,
+    reviews: Reviews | None = None,
+    random_sample: Reference | None = None,
 ) -> Signal:
     """Say how far to trust each claim; with a reference, fitted on it and cross-fitted by patient.
 
     `judgments` are the record judge's. `panel` are the image judges, which correct it where they have a signal.
     `evidence` and `group_judgments` serve the fit: what a judge saw of each film, and what it says of the groups.
+    `reviews` are single reads: they teach as far as their readers may be believed, and where they split they teach
+    which pairs are hard. `random_sample` are labels of films drawn at random, which say how common errors are there.
     """
     pairs = lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
     part, made = _judged(pairs, panel, dataset)
-    if reference is not None:
-        return _calibrated(
-            part, made, dataset, reference, _Heard(evidence=evidence, group_judgments=group_judgments, panel=panel)
-        )
+    heard = _Heard(
+        evidence=evidence, group_judgments=group_judgments, panel=panel, reviews=reviews, random_sample=random_sample
+    )
+    if reference is not None or reviews is not None:
+        taught = _taught(part, made, dataset, reference, heard)
+        if taught is not None:
+            return taught
+    lesson = _where_hard([part], dataset, heard)
+    part = replace(part, hard=lesson.findings)
     table, rules = write(part, dataset.images, None if panel is None else panel.devices, wrong=None)
-    return replace(made, table=table, rules=rules)
+    return replace(made, table=table, rules=rules, hardness=lesson.told)
 
 
 def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset) -> tuple[Part, Signal]:
@@ -99,48 +137,79 @@ def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset) -> tuple[Part, 
         return part, made
     voices, skill = panel.heed(pairs)
     done = combine(pairs, voices, patients(dataset.images), panel.fold)
+    heard = _heard_share(done.shares, pairs.findings)
+    raised = logit(done.pairs.p_present) + heard * omissions(pairs.states, dataset.images, panel.fold)
+    p_present = np.where(done.moved, sigmoid(raised), done.pairs.p_present)
+    heads, votes = done.families.heads, done.families.votes
     part = replace(
         part,
-        pairs=done.pairs,
-        voices=voices,
+        pairs=replace(done.pairs, p_present=p_present),
+        voices=tuple(replace(voice, family=heads[voice.judge], vote=votes[voice.judge]) for voice in voices),
         moved=done.moved,
-        p_present=done.pairs.p_present,
+        p_present=p_present,
         spread=done.pairs.spread,
     )
-    return part, replace(made, skill=skill, weights=done.effective, shares=done.shares)
+    return part, replace(made, skill=skill, weights=done.effective, shares=done.shares, families=done.families)
 
 
-def _calibrated(part: Part, made: Signal, dataset: Dataset, reference: Reference, heard: _Heard) -> Signal:
-    """Fit findings and groups on the reference; the members of a group follow it."""
-    truth = _known_truth(dataset, reference)
-    named = set(truth["finding"].unique())
-    groups = [group for group in reference.groups_within(dataset.vocabulary) if group.name in named]
-    context = _context(part.pairs, dataset, heard.evidence)
+def _heard_share(shares: Mapping[str, Mapping[str, float]], findings: Sequence[str]) -> Matrix:
+    """Say how far image judges are heard on each finding: wholly from half of the weight on."""
+    record = [shares.get("record", {}).get(finding, 0.0) for finding in findings]
+    # In eighths, so that no single claim can tip it.
+    return np.asarray(np.round(8 * np.clip(2 * (1 - np.array(record)), 0, 1)) / 8)
+
+
+def _taught(part: Part, made: Signal, dataset: Dataset, reference: Reference | None, heard: _Heard) -> Signal | None:
+    """Fit findings and groups on what experts say; the members of a group follow it. None where reviews are too few."""
+    groups = spoken_of(dataset, reference, heard.reviews)
+    together, judged = _grouped(part, groups, dataset, heard) if groups else (None, made)
+    truths = Truths.of(dataset, reference, heard.reviews, said_in([part, together] if together else [part]))
+    if reference is not None:
+        _refuse_too_few(truths, reference)
+    elif truths.patients < FEWEST_PATIENTS:
+        return None
     fold = calibrate.fold_of_patient(patients(dataset.images))
+    context = context_of(part.pairs, dataset, heard.evidence)
+    lessons = [topics_of(part, part.pairs.p_present, truths, fold)]
+    if together is not None:
+        lessons.append(topics_of(together, with_groups(part.pairs, groups).p_present, truths, fold))
+    school = School(topics=[topic for topics in lessons for topic in topics], common=context.common)
+    who = "reviews" if reference is None else reference.kind
+    part, fits = fit_part(part, lessons[0], context, school, who)
+    sample = Truths.of(dataset, heard.random_sample, None, said_in([part]))
+    part, shifted = refitted(part, sample, fold)
     devices = None if heard.panel is None else heard.panel.devices
-    part, fits = _fit_part(part, truth, context, fold, reference.kind)
     rules: list[dict[str, Any]] = []
-    if groups:
-        together, judged = _grouped(part, groups, dataset, heard)
-        group_part, group_fits = _fit_part(together, truth, context, fold, reference.kind)
-        fits |= group_fits
-        group_table, rules = write(group_part, dataset.images, devices, wrong=_wrong(group_part, truth))
+    lesson = Lesson() if together else _where_hard([part], dataset, heard)
+    if together is not None:
+        group_part, group_fits = fit_part(together, lessons[1], context, school, who)
+        group_part, more = refitted(group_part, sample, fold)
+        fits, shifted = fits | group_fits, shifted | more
+        lesson = _where_hard([part, group_part], dataset, heard)
+        group_part = replace(group_part, hard=lesson.findings)
+        group_table, rules = write(group_part, dataset.images, devices, wrong=wrong_claims(group_part, truths.table))
         made = replace(made, groups=group_table, skill=pl.concat([made.skill, judged.skill]))
-        part = _follow(part, group_part, groups, fits)
-    if not fits:
+        part = follow(part, group_part, groups, fits)
+    part = replace(part, hard=lesson.findings)
+    untaught = {topic.finding: topic.errors() for topics in lessons for topic in topics if topic.finding not in fits}
+    if not fits and not untaught and reference is not None:
         raise UsageError(
             f"--calibrate {reference.kind}: nothing can be fitted on it: of no finding that was judged here does it "
             "hold presences and absences. Give other expert labels, or audit without --calibrate"
         )
-    table, finding_rules = write(part, dataset.images, devices, wrong=_wrong(part, truth))
-    used = truth.with_columns(fold=pl.Series(fold[truth["row"].to_numpy()], dtype=pl.Int32))
-    used = used.filter(pl.col("finding").is_in(list(fits)))
+    table, finding_rules = write(part, dataset.images, devices, wrong=wrong_claims(part, truths.table))
+    used = pl.concat([used_pairs(truths, fits, fold), used_pairs(sample, shifted, fold)])
     return replace(
         made,
         table=table,
-        calibration=used.select("image_id", "finding", "present", "fold"),
+        calibration=used.unique(["image_id", "finding"], keep="first", maintain_order=True),
         findings=fits,
         rules=[*finding_rules, *rules],
+        hardness=lesson.told,
+        readers=truths.readers,
+        untaught=untaught,
+        shifts=shifted,
+        dependence=dependence(heard_of(part, lessons[0]) + (heard_of(together, lessons[1]) if together else [])),
     )
 
 
@@ -151,106 +220,27 @@ def _grouped(part: Part, groups: Sequence[Group], dataset: Dataset, heard: _Hear
     return _judged(record, panel, dataset)
 
 
-def _known_truth(dataset: Dataset, reference: Reference) -> pl.DataFrame:
-    """Keep the reference's pairs whose film is in the dataset, with the film's row."""
-    rows = dataset.images.select("image_id", "patient_id").with_row_index("row")
-    truth = reference.truth.join(rows, on="image_id", how="inner", maintain_order="left")
-    readers = truth.select(pl.coalesce("patient_id", "image_id")).n_unique()
-    if readers < FEWEST_PATIENTS:
-        raise UsageError(
-            f"--calibrate {reference.kind}: {readers} of its patients are in this dataset, and cross-fitting by "
-            f"patient needs {FEWEST_PATIENTS}. Give more expert labels, or audit without --calibrate"
-        )
-    return truth
-
-
-def _context(pairs: Pairs, dataset: Dataset, evidence: Evidence | None) -> calibrate.Context:
-    """Gather what the designs may use."""
-    said = np.nan_to_num(pairs.states)
-    views = dataset.images["view"].drop_nulls().value_counts().sort(["count", "view"], descending=[True, False])
-    rarer = views["view"].to_list()[1:2]
-    view = dataset.images["view"].is_in(rarer).fill_null(value=False).to_numpy().astype(float)
-    return calibrate.Context(
-        no_finding=(said.sum(axis=1) == 0).astype(float)[:, None],
-        view=view[:, None],
-        logits=logit(np.nan_to_num(pairs.p_present, nan=0.5)),
-        states=said,
-        evidence=np.zeros((len(said), 0)) if evidence is None else evidence.astype(float),
+def _where_hard(parts: Sequence[Part], dataset: Dataset, heard: _Heard) -> Lesson:
+    """Learn from single reads, where there are any, on which pairs readers would split."""
+    if heard.reviews is None:
+        return Lesson()
+    named = {finding for part in parts for finding in part.pairs.findings}
+    groups = heard.reviews.groups_within(dataset.vocabulary)
+    if unheard := [group for group in groups if group.name not in named]:
+        parts = [*parts, _grouped(parts[0], unheard, dataset, heard)[0]]
+    films = Conditions(
+        view=rarer_view(dataset.images),
+        devices=np.zeros(dataset.images.height) if heard.panel is None else heard.panel.devices.present,
+        crowd=(parts[0].pairs.states == 1).sum(axis=1).astype(float),
+        fold=calibrate.fold_of_patient(patients(dataset.images)),
     )
+    subjects = [subject for part in parts for subject in part.subjects]
+    return learn(subjects, films, heard.reviews.table, dataset.images["image_id"]).followed_by(groups)
 
 
-def _fit_part(
-    part: Part, truth: pl.DataFrame, context: calibrate.Context, fold: npt.NDArray[np.int64], kind: str
-) -> tuple[Part, dict[str, dict[str, Any]]]:
-    """Calibrate each finding that the truth speaks of."""
-    p_present, spread = part.p_present.copy(), part.spread.copy()
-    fitted, reviewed = part.fitted.copy(), part.reviewed.copy()
-    notes, fits = dict(part.notes), {}
-    for column, finding in enumerate(part.pairs.findings):
-        its = truth.filter(pl.col("finding") == finding)
-        rows = its["row"].to_numpy().astype(np.int64)
-        answered = ~np.isnan(part.pairs.p_present[rows, column])
-        its, rows = its.filter(answered), rows[answered]
-        if its.is_empty() or its["present"].n_unique() < 2:
-            continue
-        done = calibrate.calibrate(
-            part.pairs,
-            finding,
-            context,
-            calibrate.Reviewed(rows=rows, present=its["present"].to_numpy(), fold=fold[rows]),
+def _refuse_too_few(truths: Truths, reference: Reference) -> None:
+    if truths.patients < FEWEST_PATIENTS:
+        raise UsageError(
+            f"--calibrate {reference.kind}: {truths.patients} of its patients are in this dataset, and cross-fitting "
+            f"by patient needs {FEWEST_PATIENTS}. Give more expert labels, or audit without --calibrate"
         )
-        p_present[:, column], spread[:, column] = done.p_present, done.spread
-        fitted[:, column], reviewed[rows, column] = ~np.isnan(done.p_present), True
-        notes[finding] = f"calibrated: fitted on {done.n} expert labels of {finding} ({kind})"
-        fits[finding] = {"n": done.n, "errors": done.errors, "design": done.design, "penalty": done.penalty}
-    return replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes), fits
-
-
-def _follow(part: Part, groups: Part, named: Sequence[Group], fits: Mapping[str, Any]) -> Part:
-    """Give the members of a calibrated group their parts of its probability."""
-    p_present, spread, notes = part.p_present.copy(), part.spread.copy(), dict(part.notes)
-    fitted, reviewed = part.fitted.copy(), part.reviewed.copy()
-    for column, group in enumerate(named):
-        if group.name not in fits:
-            continue
-        members = [part.pairs.column(name) for name in group.members]
-        shares = _shares(part.pairs.p_present[:, members], part.pairs.states[:, members] == 1)
-        for share, place, member in zip(shares.T, members, group.members, strict=True):
-            if member in fits:
-                continue
-            # Where the group has no answer the member keeps its own, and where it has none itself it gets none.
-            its = groups.fitted[:, column] & ~np.isnan(part.pairs.p_present[:, place])
-            p_present[its, place] = (share * groups.p_present[:, column])[its]
-            spread[its, place] = groups.spread[its, column]
-            fitted[:, place] |= its
-            reviewed[:, place] |= groups.reviewed[:, column] & its
-            labels = f"{fits[group.name]['n']} expert labels"
-            notes[member] = f"group: follows from {group.name}, which was fitted on {labels}"
-    return replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes)
-
-
-def _shares(p_present: Matrix, claimed: npt.NDArray[np.bool_]) -> Matrix:
-    """Divide a group among its members as the judges divide it; a claimed member shares with the claimed ones only.
-
-    The experts said whether the group is there, not which member: in that, the dataset's word is taken.
-    """
-    known = np.nan_to_num(p_present)
-    rivals = np.where(claimed, known, 0.0).sum(axis=1, keepdims=True)
-    total = np.where(claimed, rivals, known.sum(axis=1, keepdims=True))
-    return np.asarray(known / np.maximum(total, 1e-12))
-
-
-def _wrong(part: Part, truth: pl.DataFrame) -> Wrong:
-    """List, for each calibrated finding, one reviewed film a patient and whether its claim is wrong."""
-    listed = {}
-    for column, finding in enumerate(part.pairs.findings):
-        its = truth.filter(pl.col("finding") == finding)
-        if finding not in part.notes or its.is_empty():
-            continue
-        said = part.pairs.states[its["row"].to_numpy(), column]
-        its = its.with_columns(said=pl.Series(said)).filter(pl.col("said").is_in([0.0, 1.0]))
-        shuffled = its[np.random.default_rng(1).permutation(its.height)]
-        once = shuffled.with_columns(patient=pl.coalesce("patient_id", "image_id"))
-        once = once.unique(["patient", "said"], keep="first", maintain_order=True).sort("row")
-        listed[finding] = (once["row"].to_numpy().astype(np.int64), (once["said"] != once["present"]).to_numpy())
-    return listed

@@ -11,7 +11,7 @@ import polars as pl
 
 from bpals.findings import Group
 from bpals.signal.devices import Devices
-from bpals.signal.pairs import Matrix, Pairs
+from bpals.signal.pairs import Matrix, Pairs, rows_of
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -34,6 +34,12 @@ class Voice:
     """Its logits, each finding's with mean 0 and deviation 1 over the films it answered; NaN where it did not."""
     heeded: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
     """A column a finding: whether it has a signal there. Elsewhere it is not heard."""
+    kin: str = ""
+    """The model behind it: judges of one model are one family. Empty where nobody said."""
+    family: str = ""
+    """The judge whose name stands for its family. Empty where it has none but itself."""
+    vote: float = 1.0
+    """How it counts inside its family, which has one vote: the names of one judge share what it counts."""
 
     @property
     def answered(self) -> Bools:
@@ -57,6 +63,7 @@ class Voice:
             judge=self.judge,
             p_present=np.stack(p_present, axis=1),
             evidence=_standardised(np.stack(evidence, axis=1)),
+            kin=self.kin,
         )
 
 
@@ -86,18 +93,16 @@ class Panel:
 
 def hear(judge: str, answers: pl.DataFrame, images: pl.DataFrame, findings: tuple[str, ...]) -> Voice:
     """Lay a judge's answers out; what it says of films or findings that are not here is passed over."""
-    rows = images.select("image_id").with_row_index("row")
-    columns = pl.DataFrame({"finding": list(findings)}, schema={"finding": pl.String}).with_row_index("column")
-    placed = (
-        answers.filter(pl.col("outcome") == "answered")
-        .with_columns(pl.col("finding").cast(pl.String))
-        .join(rows, on="image_id", how="inner", maintain_order="left")
-        .join(columns, on="finding", how="inner", maintain_order="left")
-    )
+    told = answers.filter(pl.col("outcome") == "answered")
+    rows = rows_of(told["image_id"], images["image_id"])
+    column = told["finding"].cast(pl.Enum(findings), strict=False).to_physical()
+    here = (rows < images.height) & column.is_not_null().to_numpy()
     p_present = np.full((images.height, len(findings)), np.nan)
-    p_present[placed["row"].to_numpy(), placed["column"].to_numpy()] = placed["p_present"].to_numpy()
+    places = rows * len(findings) + column.fill_null(0).to_numpy()
+    p_present.ravel()[places[here]] = told["p_present"].to_numpy()[here]
     kept = np.clip(p_present, TINY, 1 - TINY)
-    return Voice(judge=judge, p_present=p_present, evidence=_standardised(np.log(kept / (1 - kept))))
+    kept /= 1 - kept
+    return Voice(judge=judge, p_present=p_present, evidence=_standardised(np.log(kept, out=kept)))
 
 
 def _standardised(logits: Matrix) -> Matrix:

@@ -11,7 +11,7 @@ import polars as pl
 
 from bpals.errors import SourceError, UnknownName
 from bpals.sources.mapping import ColumnMap
-from bpals.sources.tablefile import RawTable
+from bpals.tablefile import RawTable
 from bpals.types import IMAGES, Notice
 
 NOTHING = ("", "nan", "none", "null", "na", "n/a", "unknown")

@@ -9,7 +9,7 @@ from bpals.errors import SourceError
 from bpals.sources.claims import ABSENT, CODE, PRESENT, SILENT, WEAKEST_FIRST, Codes, combine_readers
 from bpals.sources.mapping import ColumnMap, Labels
 from bpals.sources.speech import Said, Speech, count_contradictions, hear
-from bpals.sources.tablefile import LIST_SEPARATOR, RawTable
+from bpals.tablefile import LIST_SEPARATOR, RawTable
 
 BRACKETED = r"""'[^']*'|"[^"]*"|[^,\[\]'"\s][^,\[\]'"]*"""
 """A word of a bracketed list: quoted either way, or bare."""

@@ -17,7 +17,8 @@ from bpals.sources import table
 from bpals.sources.claims import ABSENT, PRESENT, Codes, make_claims
 from bpals.sources.images import choose_columns
 from bpals.sources.mapping import load_mapping
-from bpals.sources.tablefile import RawTable, open_table
+from bpals.sources.tablefile import open_table
+from bpals.tablefile import RawTable
 from bpals.types import IMAGES, Dataset
 
 ENTRIES = "nih_entries.parquet"

@@ -18,7 +18,7 @@ from bpals.errors import SourceError, UnknownName
 from bpals.findings import fold
 from bpals.sources.claims import ABSENT, CODE, PRESENT, SILENT, WEAKEST_FIRST, Codes
 from bpals.sources.mapping import ColumnMap, Labels
-from bpals.sources.tablefile import RawTable
+from bpals.tablefile import RawTable
 from bpals.types import Notice
 
 ALIKE = 0.9

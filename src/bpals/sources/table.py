@@ -13,7 +13,8 @@ from bpals.sources.images import Films, check_orders, choose_columns, read_films
 from bpals.sources.labels import read_columns, read_lists, read_long
 from bpals.sources.mapping import ColumnMap, load_mapping
 from bpals.sources.speech import Said
-from bpals.sources.tablefile import RawTable, TableFile, open_table
+from bpals.sources.tablefile import open_table
+from bpals.tablefile import RawTable, TableFile
 from bpals.types import Dataset, Notice
 
 

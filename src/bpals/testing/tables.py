@@ -206,8 +206,8 @@ def check_signal(signal: pl.DataFrame, claims: pl.DataFrame) -> None:
         "signal: review_rank does not run from 1 to the number of claims",
     )
     _require(
-        ranked["trust"].equals(signal["trust"].sort(nulls_last=True)),
-        "signal: the least trusted claim is not read first, or the unjudged ones not last",
+        ranked["trust"].tail(signal["trust"].null_count()).is_null().all(),
+        "signal: the unjudged claims are not read last",
     )
 
 

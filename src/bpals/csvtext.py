@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.errors import SourceError
+from bpals.tablewords import TableWords
 
 QUOTE, NEWLINE, RETURN = b'"'[0], b"\n"[0], b"\r"[0]
 
@@ -35,12 +35,13 @@ class Skeleton:
 class CsvText:
     """A CSV text whose header is read and whose records are known to be whole."""
 
-    def __init__(self, content: bytes, *, name: str, separator: str) -> None:
+    def __init__(self, content: bytes, *, name: str, separator: str, words: TableWords) -> None:
         """Find the records; a text that is no CSV is refused with the line where it breaks."""
         self.name = name
         self._content = content
         self._separator = separator
-        self._skeleton = find_skeleton(content, name=name, separator=separator)
+        self._words = words
+        self._skeleton = find_skeleton(content, name=name, separator=separator, words=words)
         self._head = self._find_header()
         self.header = self._read_header()
         self._check_widths()
@@ -54,7 +55,7 @@ class CsvText:
         """Give the fields at these places of every row as text; each column is called by its place."""
         bones = self._skeleton
         width = int(bones.fields[self._head + 1 :].max())
-        unreadable = SourceError(f"{self.name} cannot be read: its rows cannot be told apart. Get the file again")
+        unreadable = self._words.error(f"{self.name} cannot be read: its rows cannot be told apart. Get the file again")
         try:
             frame = pl.read_csv(
                 self._content[int(bones.start[self._head + 1]) :],
@@ -75,19 +76,15 @@ class CsvText:
     def _find_header(self) -> int:
         filled = np.flatnonzero(self._skeleton.filled)
         if filled.size == 0:
-            raise SourceError(f"{self.name} is empty. Give a table with a header line and a row a film")
+            raise self._words.refusal(self._words.empty, name=self.name)
         if filled.size == 1:
-            raise SourceError(f"{self.name} has a header line but no rows. Give a table with a row a film")
+            raise self._words.refusal(self._words.no_rows, name=self.name, head="a header line")
         return int(filled[0])
 
     def _read_header(self) -> list[str]:
         start, end = int(self._skeleton.start[self._head]), int(self._skeleton.end[self._head])
-        text = self._content[start:end].decode("utf-8")
-        try:
-            columns = next(csv.reader([text], delimiter=self._separator))
-        except csv.Error as error:
-            raise SourceError(f"{self.name} line 1 is no header: {error}. Give a table with a header line") from None
-        return [column.strip() for column in columns]
+        columns = split_header(self._content[start:end], self._separator, name=self.name, words=self._words)
+        return _spelled_out(columns) if self._rows(self._skeleton.fields)[0] > len(columns) else columns
 
     def _check_widths(self) -> None:
         """Refuse records with more or fewer fields than the header; nameless columns at its end may be missing."""
@@ -96,18 +93,36 @@ class CsvText:
         wrong = np.flatnonzero((fields < named) | (fields > len(self.header)))
         if wrong.size == 0:
             return
-        row = int(wrong[0])
-        what = f"{self.name} line {self.lines[row]} has {fields[row]} fields where the header has {len(self.header)}"
-        if row == fields.size - 1 and fields[row] < named:
-            raise SourceError(f"{what}: the file is cut off in its last line. Get it again")
-        raise SourceError(f"{what}. Mend that line: a field that holds {self._separator!r} belongs in double quotes")
+        row, words = int(wrong[0]), self._words
+        raise words.refusal(
+            words.cut_row if row == fields.size - 1 and fields[row] < named else words.uneven_row,
+            name=self.name,
+            line=self.lines[row],
+            fields=fields[row],
+            width=len(self.header),
+            separator=self._separator,
+        )
 
     def _rows(self, values: Places) -> Places:
         after = slice(self._head + 1, None)
         return values[after][self._skeleton.filled[after]]
 
 
-def find_skeleton(content: bytes, *, name: str, separator: str) -> Skeleton:
+def split_header(line: bytes, separator: str, *, name: str, words: TableWords) -> list[str]:
+    """Give the names of the columns out of the header's line."""
+    try:
+        columns = next(csv.reader([line.decode("utf-8")], delimiter=separator), [])
+    except csv.Error as error:
+        raise words.error(f"{name} line 1 is no header: {error}. Give a table with a header line") from None
+    return [column.strip() for column in columns]
+
+
+def _spelled_out(header: list[str]) -> list[str]:
+    """Take `OriginalImage[Width,Height]` apart: NIH's rows have a value for each word in the brackets."""
+    return [piece.strip() for name in header for piece in (name.split(",") if "[" in name else [name])]
+
+
+def find_skeleton(content: bytes, *, name: str, separator: str, words: TableWords) -> Skeleton:
     """Find every record of a CSV text; a separator or line break inside double quotes is none."""
     # A line break on either side, so that every byte has neighbours: padded[i] stands before text[i].
     padded = np.frombuffer(b"\n%b\n" % content, np.uint8)
@@ -118,28 +133,33 @@ def find_skeleton(content: bytes, *, name: str, separator: str) -> Skeleton:
     kinds = text[marks]
     inside = (np.cumsum(kinds == QUOTE) & 1).astype(bool)
     newlines = marks[kinds == NEWLINE]
-    if trouble := _find_quote_trouble(padded, marks, inside, separator=ord(separator)):
-        place, what = trouble
-        raise SourceError(f"{name} line {np.searchsorted(newlines, place) + 1} {what}")
+    if trouble := _find_quote_trouble(padded, marks, inside, separator=ord(separator), words=words):
+        place, template = trouble
+        raise words.refusal(template, name=name, line=np.searchsorted(newlines, place) + 1)
     end = marks[(kinds == NEWLINE) & ~inside]
     if text.size and not content.endswith(b"\n"):
         end = np.append(end, text.size)
     start = np.concatenate([np.zeros(1, np.int64), end[:-1] + 1])[: end.size]
     between = marks[(kinds == ord(separator)) & ~inside]
     ends_in_return = (end > start) & (padded[end] == RETURN)
-    return Skeleton(
-        start=start,
-        end=end - ends_in_return,
-        fields=np.searchsorted(between, end) - np.searchsorted(between, start) + 1,
-        line=np.searchsorted(newlines, start) + 1,
-        filled=end - ends_in_return > start,
-    )
+    fields = np.searchsorted(between, end) - np.searchsorted(between, start) + 1
+    end = end - ends_in_return
+    filled = end > start
+    # A line of blanks alone is a blank line.
+    for row in np.flatnonzero(filled & (fields == 1)):
+        filled[row] = bool(content[start[row] : end[row]].strip())
+    return Skeleton(start=start, end=end, fields=fields, line=np.searchsorted(newlines, start) + 1, filled=filled)
 
 
 def _find_quote_trouble(
-    padded: npt.NDArray[np.uint8], marks: Places, inside: npt.NDArray[np.bool_], *, separator: int
+    padded: npt.NDArray[np.uint8],
+    marks: Places,
+    inside: npt.NDArray[np.bool_],
+    *,
+    separator: int,
+    words: TableWords,
 ) -> tuple[int, str] | None:
-    """Find the first double quote that stands in the middle of a field, or the one that never closes."""
+    """Find the first double quote that stands in the middle of a field, or the one that never closes; and its words."""
     is_quote = padded[marks + 1] == QUOTE
     quotes, opens = marks[is_quote], inside[is_quote]
     if quotes.size == 0:
@@ -149,7 +169,7 @@ def _find_quote_trouble(
     apart = np.isin(neighbour, np.array([separator, NEWLINE, QUOTE], np.uint8)) | (~opens & line_end)
     stray = quotes[~apart]
     if stray.size:
-        return int(stray[0]), "has a stray double quote. Put the whole field in double quotes and double those inside"
+        return int(stray[0]), words.stray_quote
     if opens[-1]:
-        return int(quotes[-1]), "opens a double quote that never closes. Close it, or get the file again"
+        return int(quotes[-1]), words.open_quote
     return None

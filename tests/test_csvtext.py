@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bpals.csvtext import CsvText
 from bpals.errors import SourceError
-from bpals.sources.csvtext import CsvText
+from bpals.tablewords import TableWords
 
 
 def csv_text(content, separator=","):
     """Open a text as a table called t.csv."""
-    return CsvText(content, name="t.csv", separator=separator)
+    return CsvText(content, name="t.csv", separator=separator, words=TableWords(error=SourceError))
 
 
 def read(content, separator=","):
@@ -95,6 +96,21 @@ def test_a_broken_text_is_refused_with_its_line(content, message):
     """What is wrong, and on which line."""
     with pytest.raises(SourceError, match=message.replace("(", r"\(")):
         csv_text(content)
+
+
+def test_a_line_of_blanks_is_a_blank_line():
+    """Editors leave them behind; the rows after it keep their lines."""
+    table = csv_text(b"  \na,b\n1,2\n \t \n3,4\n")
+    assert table.header == ["a", "b"]
+    assert table.read([0])["0"].to_list() == ["1", "3"]
+    assert table.lines.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("header", [b"a[x,y],b", b'"a[x,y]",b'])
+def test_a_bracketed_header_names_a_column_a_word(header):
+    """NIH writes `OriginalImage[Width,Height]` over two values, with quotes or without."""
+    table = csv_text(header + b"\n1,2,3\n")
+    assert table.header == ["a[x", "y]", "b"]
 
 
 def test_another_separator_is_taken_at_its_word():

@@ -1,0 +1,65 @@
+"""The whole signal of a table of judges, measured: from their answers to trust, intervals, flags, reasons and ranks.
+
+python benchmarks/panel_signal.py FOLDER
+
+FOLDER is what `panel_table.py` wrote. Reading it is not measured. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from bpals.chronology import patients
+from bpals.judges import timeline
+from bpals.judges.record import RecordJudge
+from bpals.score.skill import Scores, Yardstick
+from bpals.signal.devices import read_devices
+from bpals.signal.pairs import Matrix
+from bpals.signal.trust import estimate
+from bpals.signal.voices import Ints, Panel, hear
+from bpals.sources import nih
+from bpals.types import Dataset
+
+
+def signal(dataset: Dataset, record: pl.DataFrame, eyes: dict[str, pl.DataFrame], fold: Ints) -> pl.DataFrame:
+    """Weigh what the judges say, as an audit does; `fold` is the record judge's fold of each film."""
+    yardstick = Yardstick.of(dataset.images)
+
+    def measure(judge: str, findings: tuple[str, ...], given: Matrix, states: Matrix) -> pl.DataFrame:
+        return yardstick.measure(Scores(judge=judge, findings=findings, given=given, states=states))
+
+    panel = Panel(
+        voices=tuple(hear(name, table, dataset.images, dataset.vocabulary.findings) for name, table in eyes.items()),
+        measure=measure,
+        fold=fold,
+        devices=read_devices(dataset.images, []),
+    )
+    with threadpool_limits(1):
+        return estimate(dataset, record, panel=panel).table
+
+
+def main() -> None:
+    """Measure one signal from a cold start."""
+    folder = Path(sys.argv[1])
+    dataset = nih.load(folder / "part.csv")
+    answers = pl.scan_parquet(folder / "judges.parquet")
+    names = answers.select(pl.col("judge").unique(maintain_order=True)).collect().to_series()
+    tables = {name: answers.filter(pl.col("judge") == name).collect() for name in names}
+    record = tables.pop("record")
+    fold = timeline.fold_of(patients(dataset.images).to_numpy().astype(str), RecordJudge().folds)
+    wall, cpu = time.perf_counter(), time.process_time()
+    made = signal(dataset, record, tables, fold)
+    told = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "pairs": made.height}
+    megabyte = 1e6 if sys.platform == "darwin" else 1e6 / 1024
+    print(json.dumps(told | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / megabyte}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""`bpals review`: what an expert should read next."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bpals.errors import UsageError
+from bpals.readinglist import ReadingList, reading_list
+from bpals.score.keys import write_sheet
+from bpals.signal.queue import Draw
+from bpals.signal.value import Worth
+
+app = typer.Typer(
+    name="review",
+    help="Send experts where their reading pays.",
+    epilog="Example: bpals review next --n 50 --out list.csv",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _before_any_command() -> None:
+    """Send experts where their reading pays."""
+
+
+@app.command("next", epilog="Example: bpals review next --workspace audit --n 50 --out list.csv")
+def next_(  # noqa: PLR0913  an option of the command is a parameter
+    workspace: Annotated[Path, typer.Option(help="The folder of the audit.")] = Path("audit"),
+    n: Annotated[int, typer.Option("--n", metavar="N", help="How many pairs.")] = 50,
+    findings: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these findings; by default all of the audit.")
+    ] = None,
+    gain: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FINDING=X", help="What an error of a finding is worth, beside 1. May be given again."),
+    ] = None,
+    reviews: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Reads that there are: what was read is not offered again.")
+    ] = None,
+    random_share: Annotated[float, typer.Option(metavar="X", help="Share that is drawn at random, unmarked.")] = 0.2,
+    readers_per_pair: Annotated[int, typer.Option(metavar="K", help="Offer a pair until K have read it.")] = 1,
+    all_films: Annotated[bool, typer.Option("--all-films", help="Several films of a patient may be offered.")] = False,
+    seed: Annotated[int, typer.Option(help="Where the drawing starts.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a sheet for the reader to fill in, and FILE's key beside it."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON, for a program.")] = False,
+) -> None:
+    """Draw the pairs that an expert should read next: most by value, a share at random, in one unmarked order."""
+    listed = reading_list(
+        workspace,
+        n=n,
+        findings=None if findings is None else [word.strip() for word in findings.split(",")],
+        reviews=reviews,
+        worth=Worth(gains=_gains(gain or [])),
+        draw=Draw(
+            random_share=random_share, seed=seed, one_per_patient=not all_films, readers_per_pair=readers_per_pair
+        ),
+    )
+    key = None if out is None else write_sheet(listed.table, out)
+    if as_json:
+        print(json.dumps(listed.table.to_dicts(), indent=1, allow_nan=False))
+    elif out is None:
+        _print(listed)
+    else:
+        print(f"{listed.table.height:,} pairs in {out}, to be filled in: reader, and verdict YES, NO or HEDGE")
+        print(f"their chances of being drawn in {key}: keep it beside the sheet and from the reader")
+    for notice in listed.notices:
+        print(f"note: {notice.message}", file=sys.stderr)
+
+
+def _print(listed: ReadingList) -> None:
+    for film, finding in listed.table.select("image_id", "finding").iter_rows():
+        print(f"{film}  {finding}")
+
+
+def _gains(words: list[str]) -> dict[str, float]:
+    gains = {}
+    for word in words:
+        name, mark, number = word.rpartition("=")
+        try:
+            gains[name] = float(number)
+        except ValueError:
+            mark = ""
+        if not mark:
+            raise UsageError(f"--gain {word}: it takes a finding and a number. Type: --gain Pneumothorax=3")
+    return gains

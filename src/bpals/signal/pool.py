@@ -1,0 +1,129 @@
+"""The pool of one finding's witnesses, the record and the families: averaged, and made right on average.
+
+Cross-fitted twice over: an answer rests on the other parts of the patients, and of those on the films of the record
+judge's same fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from bpals.signal.dealt import PARTS, Dealt, joined
+from bpals.signal.grid import Grid
+from bpals.signal.pairs import Matrix
+from bpals.signal.voices import Bools
+
+PULL = 1.0
+"""How firmly the shift of a pool is held near 0."""
+WHISPER = 0.05
+"""The share of the weight below which a witness is not heard."""
+
+Some = Bools | slice
+EVERY = slice(None)
+
+
+class Witness(Protocol):
+    """Who speaks of one finding, to each part of the patients by what no claim of that part reached."""
+
+    def answer(self, part: int) -> Matrix:
+        """Give every film's logit; NaN where there is none."""
+
+    def spread(self, part: int, piece: slice) -> Matrix:
+        """Give the standard deviation of some films' logits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The record judge as a witness: it says the same to every part."""
+
+    z: Matrix
+    sure: Matrix
+
+    def answer(self, part: int) -> Matrix:  # noqa: ARG002, it is cross-fitted already
+        """Give every film's logit."""
+        return self.z
+
+    def spread(self, part: int, piece: slice) -> Matrix:  # noqa: ARG002
+        """Give its standard deviation."""
+        return self.sure[piece]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """What the witnesses say together: a number a film."""
+
+    done: Bools
+    """Whether there is an answer."""
+    z: Matrix
+    spread: Matrix
+    weights: Matrix
+    """A number a witness: its mean weight."""
+
+
+def pool(witnesses: Sequence[Witness], state: Matrix, dealt: Dealt) -> Pooled:
+    """Average the witnesses of each film, weighed as their logits vary; where they differ, the average is less sure.
+
+    The first witness is the record; where no other is heard, there is nothing to pool.
+    """
+    done, shares = np.zeros(len(state), dtype=bool), []
+    z, spread = np.zeros(len(state)), np.zeros(len(state))
+    image = np.arange(len(witnesses)) > 0
+    pieces = dealt.pieces
+    for part in range(PARTS):
+        said = np.stack([witness.answer(part) for witness in witnesses])
+        for fold, own in enumerate(pieces[part]):
+            others = [pieces[other][fold] for other in range(PARTS) if other != part]
+            theirs, claims = joined(said, others), joined(state, others)
+            varying = _loud(_variance(theirs))
+            if own.start == own.stop or not varying[1:].any():
+                continue
+            shares.append(varying / varying.sum())
+            mine, sure = said[:, own], np.stack([witness.spread(part, own) for witness in witnesses])
+            for heard, here, there in _alike(mine, theirs):
+                weight = varying[heard] / max(float(varying[heard].sum()), 1e-12)
+                spoken = mine[heard][:, here]
+                mean = weight @ spoken
+                z[own][here] = mean + _shift(weight @ theirs[heard][:, there], claims[there])
+                spread[own][here] = np.sqrt(weight**2 @ (sure[heard][:, here] ** 2 + (spoken - mean) ** 2))
+                done[own][here] = np.where(image, varying, 0.0)[heard].any()
+    return Pooled(
+        done=done, z=z, spread=spread, weights=np.mean(shares, axis=0) if shares else np.zeros(len(witnesses))
+    )
+
+
+def _loud(varying: Matrix) -> Matrix:
+    """Silence who would have next to no weight: such a whisper tells nothing, and must move nothing."""
+    return np.where(varying < WHISPER * varying.sum(), 0.0, varying)
+
+
+def _variance(z: Matrix) -> Matrix:
+    """The variance of each witness's logits: what it weighs."""
+    known = ~np.isnan(z)
+    if known.all() and z.size:
+        return np.asarray(z.var(axis=1))
+    count = np.maximum(known.sum(axis=1), 1)
+    apart = z - (np.nansum(z, axis=1) / count)[:, None]
+    return np.asarray(np.nansum(apart**2, axis=1) / count)
+
+
+def _alike(mine: Matrix, theirs: Matrix) -> Iterator[tuple[Some, Some, Some]]:
+    """Go through the sets of witnesses that answered one's films: who, on which of them, on which of the others."""
+    answered, elsewhere = ~np.isnan(mine), ~np.isnan(theirs)
+    if answered.all() and elsewhere.all():
+        yield EVERY, EVERY, EVERY
+        return
+    bits = 1 << np.arange(len(mine))
+    here, there = bits @ answered, bits @ elsewhere
+    for pattern in np.unique(here):
+        if pattern:
+            yield (pattern & bits) > 0, here == pattern, there == pattern
+
+
+def _shift(mean: Matrix, claims: Matrix) -> float:
+    """Find what makes a pool right on average about definite claims."""
+    definite = (claims == 0) | (claims == 1)
+    return Grid.of(mean[definite], claims[definite] == 1).shift(PULL) if definite.any() else 0.0

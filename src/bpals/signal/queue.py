@@ -1,0 +1,229 @@
+"""The queue: which pairs an expert reads next, most of them by value and a share at random, unmarked.
+
+How a batch of n is drawn, patient by patient (or pair by pair, where several films of a patient are wanted):
+
+1. The random share: every pair that could be read has the same chance to be one of the r random ones, r / N. A
+   patient is drawn with a chance proportional to its pairs, and then one of them. The draw is systematic: all patients
+   lie on a line, each as long as its chance, and a comb with teeth one apart is laid on it at a random place. The
+   patients of most value lie first, in the order of their value; the others behind them in a random order.
+2. The rest: the best pair of each patient not drawn yet, the most valuable first.
+
+So the chance of a pair to be in the batch is known exactly when it is drawn: its part of its patient's chance in 1, and
+for the best pair of a patient also the chance that 2 reaches it. `inclusion` is that chance; 1 / inclusion weighs a
+read in an estimate for all pairs that could have been read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from bpals.chronology import patients
+from bpals.errors import UsageError
+from bpals.signal.value import Floats, Worth, values
+from bpals.types import Reviews
+
+Ints = npt.NDArray[np.int64]
+
+DRAWN = pl.Enum(["value", "random"])
+READING_LIST = pl.Schema(
+    {
+        "image_id": pl.String(),
+        "finding": pl.String(),
+        "value": pl.Float64(),  # errors an expert minute is expected to find, counted by gain; null: nobody judged it
+        "inclusion": pl.Float64(),  # chance with which the pair was to be in this batch
+        "drawn": DRAWN,  # never shown to a reader
+    }
+)
+"""The next pairs to read, in the order of reading."""
+
+_PAIR = ["image_id", "finding"]
+_CERTAIN = 1 - 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """How a batch is drawn."""
+
+    random_share: float = 0.2
+    """Share of the batch that is drawn at random; rounded up, so that there is one unless the share is 0."""
+    seed: int = 0
+    one_per_patient: bool = True
+    """At most one pair, and so one film, of a patient."""
+    readers_per_pair: int = 1
+    """A pair with fewer reads than this is offered again."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        if not 0 <= self.random_share <= 1:
+            raise UsageError(
+                f"a random share of {self.random_share}: it lies between 0 and 1. Type: --random-share 0.2"
+            )
+        if self.seed < 0:
+            raise UsageError(f"{self.seed} is no seed: it must be 0 or more. Type: --seed 0")
+        if self.readers_per_pair < 1:
+            raise UsageError(f"{self.readers_per_pair} readers a pair read nothing. Type: --readers-per-pair 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pool:
+    """What could be read, in an order that does not depend on the order of rows: patient by patient."""
+
+    pairs: pl.DataFrame
+    value: Floats
+    """NaN where nobody judged."""
+    start: Ints
+    """Where each patient's pairs begin; a patient is one pair where several may be read."""
+    size: Ints
+
+    @property
+    def best(self) -> Ints:
+        """The most valuable pair of each patient, the first of those that tie."""
+        value = np.nan_to_num(self.value, nan=-1.0)
+        top = np.repeat(np.maximum.reduceat(value, self.start), self.size) if len(value) else value
+        places = np.flatnonzero(value == top)
+        return places[np.searchsorted(places, self.start)]
+
+
+def next_reviews(
+    signal: pl.DataFrame,
+    images: pl.DataFrame,
+    *,
+    n: int,
+    reviews: Reviews | None = None,
+    worth: Worth | None = None,
+    draw: Draw | None = None,
+) -> pl.DataFrame:
+    """Draw the next `n` pairs to read, fewer where fewer are left: READING_LIST, in the order of reading.
+
+    `reviews` are the reads that there are: a pair with enough of them is not offered again. Uncertain claims are not
+    offered: they cannot be wrong. The same inputs give the same batch, whatever the order of their rows.
+    """
+    if n < 1:
+        raise UsageError(f"{n} pairs are nothing to read. Type: --n 50")
+    how = draw or Draw()
+    pool = _pool(signal, images, reviews, worth, how)
+    n = min(n, len(pool.start))
+    if n == 0:
+        return pl.DataFrame(schema=READING_LIST)
+    rng = np.random.default_rng(how.seed)
+    at_random = int(np.ceil(np.round(n * how.random_share, 9)))
+    chosen, inclusion, random = _draw(pool, n, at_random, rng)
+    listed = pool.pairs[chosen].with_columns(
+        value=pl.Series(pool.value[chosen], nan_to_null=True),
+        inclusion=pl.Series(inclusion),
+        drawn=pl.Series(np.where(random, "random", "value")).cast(DRAWN),
+    )
+    return listed[_interleaved(random, rng)].select(READING_LIST.names()).cast(READING_LIST)
+
+
+def _pool(
+    signal: pl.DataFrame, images: pl.DataFrame, reviews: Reviews | None, worth: Worth | None, draw: Draw
+) -> _Pool:
+    """Lay out what could be read: definite claims without enough reads, patient by patient."""
+    needed = (*_PAIR, "says", "trust", "trust_low", "trust_high", "method", "p_split")
+    claims = signal.select(name for name in needed if name in signal.columns).filter(pl.col("says") != "uncertain")
+    pairs = claims.select(_PAIR).with_columns(pl.col("finding").cast(pl.String), value=pl.Series(values(claims, worth)))
+    if reviews is not None:
+        pairs = pairs.join(_read_enough(reviews, draw.readers_per_pair), on=_PAIR, how="anti", maintain_order="left")
+    pairs = pairs.join(_films(pairs, images), on="image_id", how="left", maintain_order="left")
+    findings = pairs["finding"].unique().sort()
+    column = pairs["finding"].replace_strict(findings, range(len(findings)), return_dtype=pl.Int64).to_numpy()
+    place = pairs["film"].to_numpy() * len(findings) + column
+    pairs = pairs[np.argsort(place, kind="stable")]
+    unit = pairs["patient"].to_numpy() if draw.one_per_patient else np.arange(pairs.height)
+    start = np.flatnonzero(np.diff(unit, prepend=-1)).astype(np.int64)
+    size = np.diff(start, append=pairs.height).astype(np.int64)
+    return _Pool(pairs=pairs.select(_PAIR), value=pairs["value"].to_numpy(), start=start, size=size)
+
+
+def _films(pairs: pl.DataFrame, images: pl.DataFrame) -> pl.DataFrame:
+    """Number films and patients in the order of their names; a film that nobody knows is a patient of its own."""
+    named = images.select("image_id", patient=patients(images)).unique("image_id")
+    films = pairs.select("image_id").unique().join(named, on="image_id", how="left")
+    films = films.with_columns(pl.col("patient").fill_null("film:" + pl.col("image_id"))).sort("patient", "image_id")
+    return films.select(
+        "image_id", film=pl.int_range(pl.len(), dtype=pl.Int64), patient=pl.col("patient").rle_id().cast(pl.Int64)
+    )
+
+
+def _read_enough(reviews: Reviews, readers: int) -> pl.DataFrame:
+    """List the pairs that so many have read; who says that a group is absent has read each of its members."""
+    reads = reviews.table.select(*_PAIR, "reader", "verdict")
+    members = [
+        reads.filter((pl.col("finding") == group.name) & (pl.col("verdict") == "absent")).with_columns(
+            finding=pl.lit(member)
+        )
+        for group in reviews.groups
+        for member in group.members
+    ]
+    counted = pl.concat([reads, *members]).group_by(_PAIR).agg(pl.col("reader").n_unique().alias("readers"))
+    return counted.filter(pl.col("readers") >= readers)
+
+
+def _draw(pool: _Pool, n: int, at_random: int, rng: np.random.Generator) -> tuple[Ints, Floats, npt.NDArray[np.bool_]]:
+    """Draw the pairs, first at random and then by value: their places, their inclusions, and which are random."""
+    best = pool.best
+    chance = _chances(pool.size, at_random)
+    certain = chance >= _CERTAIN
+    by_value = np.argsort(-np.nan_to_num(pool.value[best], nan=-1.0), kind="stable")
+    line = by_value[~certain[by_value]]
+    # Only so many patients can be reached by value, however the comb falls; the others are shuffled.
+    reach = min(n, len(line))
+    line[reach:] = rng.permutation(np.sort(line[reach:]))
+    ends = np.cumsum(chance[line])
+    teeth = rng.random() + np.arange(at_random - int(certain.sum()))
+    hit = np.unique(np.minimum(np.searchsorted(ends, teeth, side="right"), len(line) - 1))
+    random_units = np.concatenate([np.flatnonzero(certain), np.sort(line[hit])]).astype(np.int64)
+    valued = np.delete(line[:reach], hit[hit < reach])[: n - len(random_units)]
+    reached = np.zeros(len(pool.start))
+    reached[line[:reach]] = _reached(ends[:reach], chance[line[:reach]], n - at_random)
+    within = (rng.random(len(random_units)) * pool.size[random_units]).astype(np.int64)
+    units = np.concatenate([valued, random_units])
+    chosen = np.concatenate([best[valued], pool.start[random_units] + within])
+    inclusion = chance[units] / pool.size[units] + np.where(chosen == best[units], reached[units], 0.0)
+    return chosen, np.minimum(inclusion, 1.0), np.arange(len(units)) >= len(valued)
+
+
+def _chances(size: Ints, wanted: int) -> Floats:
+    """Give each patient its chance to be drawn: proportional to its pairs, none above 1, `wanted` in all."""
+    chance = np.zeros(len(size))
+    if not wanted:
+        return chance
+    sure = np.zeros(len(size), dtype=np.bool_)
+    while True:
+        rest = wanted - sure.sum()
+        chance = np.where(sure, 1.0, size * (rest / max(1, size[~sure].sum())))
+        above = (chance >= _CERTAIN) & ~sure
+        if not above.any():
+            return chance
+        sure |= above
+
+
+def _reached(ends: Floats, chance: Floats, by_value: int) -> Floats:
+    """Give the chance that a patient is read for its value, along the line of patients of most value.
+
+    The comb lies at u, uniform on [0, 1), so that of the patients before place k it hits q + 1 where u < f and q where
+    not, q + f being where patient k begins. It is read for its value where it is not hit itself and at most
+    `by_value - 1` of those before it are left over.
+    """
+    begins = ends - chance
+    whole = np.floor(begins)
+    part = begins - whole
+    before = np.arange(len(ends))
+    below = part - np.maximum(0.0, part + chance - 1)
+    above = 1 - part - np.minimum(chance, 1 - part)
+    return below * (before - whole - 1 < by_value) + above * (before - whole < by_value)
+
+
+def _interleaved(random: npt.NDArray[np.bool_], rng: np.random.Generator) -> Ints:
+    """Put the random pairs at random places among the others, which keep the order of their value."""
+    places = np.empty(len(random), dtype=np.int64)
+    slots = np.zeros(len(random), dtype=np.bool_)
+    slots[rng.choice(len(random), int(random.sum()), replace=False)] = True
+    places[slots] = rng.permutation(np.flatnonzero(random))
+    places[~slots] = np.flatnonzero(~random)
+    return places

@@ -1,0 +1,112 @@
+"""`bpals rate` and `bpals rate plan` as they are typed."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+import bpals
+import shape
+from bpals.cli import ratetables
+from bpals.cli.main import obey
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """A folder with an audit of the made-up films, in `audit`."""
+    folder = tmp_path_factory.mktemp("typed")
+    examples = shape.ROOT / "examples"
+    bpals.audit(f"table:{examples / 'films.csv'}", mapping=examples / "films.toml", workspace=folder / "audit")
+    return folder
+
+
+@pytest.fixture
+def place(audited, tmp_path, monkeypatch):
+    """A copy of it, and the shell is in it."""
+    folder = shutil.copytree(audited, tmp_path / "place")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def fill(file, *, reader="Ann", hedge_every=0):
+    """Fill in a reading list with the experts' word; some verdicts are hedged."""
+    listed = pl.read_csv(file, schema_overrides={"verdict": pl.String, "reader": pl.String})
+    truth = pl.read_csv(shape.ROOT / "examples" / "experts.csv").unpivot(index="image_id", variable_name="finding")
+    known = listed.join(truth, on=["image_id", "finding"], maintain_order="left")
+    word = pl.when(pl.col("value") == 1).then(pl.lit("present")).otherwise(pl.lit("absent"))
+    if hedge_every:
+        word = pl.when(pl.int_range(pl.len()) % hedge_every == 0).then(pl.lit("uncertain")).otherwise(word)
+    known.select("image_id", "finding", verdict=word, reader=pl.lit(reader)).write_csv(file)
+
+
+def test_from_a_plan_to_a_rate(place, capsys):
+    """The list is written, the next line to type is said, and the table has intervals and what they do not mean."""
+    assert obey(["rate", "plan", "--findings", "Effusion,Cardiomegaly", "--reads", "60", "--out", "reads.csv"]) == 0
+    planned = capsys.readouterr().out
+    assert "120 pairs to read" in planned
+    assert "bpals rate --reviews reads.csv --workspace audit" in planned
+    assert (place / "reads.csv").read_text().splitlines()[0] == "image_id,finding,verdict,reader"
+    fill(place / "reads.csv", hedge_every=15)
+    assert obey(["rate", "--reviews", "reads.csv", "--group-by", "sex", "--out", "reviews.csv"]) == 0
+    told = capsys.readouterr()
+    for words in ("Share of claims that readers reject", "95 % interval", "all findings", "By sex", "unsettled"):
+        assert words in told.out
+    assert ratetables.OF_THIS_DATASET in told.out
+    assert "inclusion" in (place / "reviews.csv").read_text().splitlines()[0]
+    assert all(len(line) <= 110 for line in told.out.splitlines() if "│" in line or "─" in line)
+
+
+def test_the_rates_can_be_read_by_a_program(place, capsys):
+    """JSON on stdout, notes on stderr."""
+    assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "60", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["listed"] == 60
+    fill(place / "reads.csv")
+    with (place / "reads.csv").open("a") as file:
+        file.write("nowhere.png,Effusion,present,Ann\n")
+    assert obey(["rate", "--reviews", "reads.csv", "--json"]) == 0
+    told = capsys.readouterr()
+    first = json.loads(told.out)["rates"][0]
+    assert first["low"] <= first["rate"] <= first["high"]
+    assert "nowhere.png" in told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rate"], "bpals rate plan --reads 300"),
+        (["rate", "--reviews", "none.csv"], "none.csv does not exist"),
+        (["rate", "plan"], "--reads 300, or --width"),
+        (["rate", "plan", "--reads", "60", "--findings", "Efusion"], "Did you mean 'Effusion'"),
+        (["rate", "plan", "--reads", "0"], "--reads"),
+        (["rate", "plan", "--reads", "60", "--out", "audit/run.json"], "is there already"),
+        (["rate", "--reviews", "experts.csv", "--workspace", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(place, capsys, words, said):
+    """Exit code 2, and what to type next."""
+    assert obey(words) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert len(told.err.strip().splitlines()) == 1
+    assert not (place / "audit" / "rate-plan.parquet").exists()
+
+
+def test_a_full_list_is_never_lost(place, capsys):
+    """Planning again into the same file is refused before anything is drawn."""
+    assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "30"]) == 0
+    fill(place / "reads.csv")
+    before = (place / "reads.csv").read_bytes(), (place / "audit" / "rate-plan.parquet").read_bytes()
+    assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "60"]) == 2
+    assert ((place / "reads.csv").read_bytes(), (place / "audit" / "rate-plan.parquet").read_bytes()) == before
+    assert "--out" in capsys.readouterr().err
+    assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "30", "--out", "more.csv"]) == 0
+    assert "Nothing new to read" in capsys.readouterr().out
+    assert not (place / "more.csv").exists()
+
+
+def test_the_four_findings_give_no_rate_of_nih(nih_workspace, data_folder, capsys):
+    """An enriched expert set is refused with the reason."""
+    file = data_folder / "expert" / "four_findings_readers.csv"
+    assert obey(["rate", "--reviews", str(file), "--workspace", str(nih_workspace)]) == 2
+    assert "enriched in errors and give no rate" in capsys.readouterr().err

@@ -1,0 +1,127 @@
+"""Readers: how each errs comes back from made-up reads, and what their reads make of a truth."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bpals.signal.confusion import WORDS, settle
+from bpals.types import VERDICT
+
+GOOD, POOR = ((0.92, 0.04, 0.04), (0.03, 0.94, 0.03)), ((0.55, 0.35, 0.10), (0.25, 0.65, 0.10))
+"""P(present, absent, uncertain) of films with the finding, and without."""
+
+
+def table(rows, readers, verdicts, inclusion=None):
+    """Reads of one finding."""
+    chances = [None] * len(rows) if inclusion is None else inclusion
+    return pl.DataFrame(
+        {
+            "row": pl.Series(rows, dtype=pl.UInt32),
+            "reader": pl.Series(readers, dtype=pl.String),
+            "verdict": pl.Series(verdicts, dtype=pl.String).cast(VERDICT),
+            "inclusion": pl.Series(chances, dtype=pl.Float64),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Make films, claims that are mostly right, and reads of them by readers of known skill."""
+
+    def made(skills, *, films=1500, share=0.3, seed=0):
+        draw = np.random.default_rng(seed)
+        shows = draw.random(films) < share
+        said = (shows ^ (draw.random(films) < 0.15)).astype(float)
+        parts = []
+        for reader, skill in skills.items():
+            chance = np.cumsum(np.array(skill)[np.where(shows, 0, 1)], axis=1)
+            word = (draw.random(films)[:, None] > chance[:, :2]).sum(axis=1)
+            parts.append(table(np.arange(films), [reader] * films, np.array(WORDS)[word]))
+        return pl.concat(parts), said, shows
+
+    return made
+
+
+def test_the_readers_own_error_rates_come_back(made):
+    """Sensitivity, specificity and hedges of four readers, within a few hundredths."""
+    skills = {"ann": GOOD, "ben": ((0.8, 0.15, 0.05), (0.05, 0.9, 0.05)), "cid": GOOD, "dot": POOR}
+    reads, said, shows = made(skills)
+    settled = settle(reads, said)
+    for reader, skill in skills.items():
+        assert settled.readers[reader] == pytest.approx(np.array(skill), abs=0.05), reader
+        assert settled.readers[reader].sum(axis=1) == pytest.approx(1)
+    assert ((settled.present > 0.5) == shows).mean() > 0.98
+    assert (settled.reads == 4).all()
+
+
+def test_the_chances_are_as_often_right_as_they_say(made):
+    """In five bins, from three middling readers."""
+    middling = ((0.75, 0.2, 0.05), (0.12, 0.83, 0.05))
+    reads, said, shows = made({"ann": middling, "ben": middling, "cid": middling}, films=4000)
+    settled = settle(reads, said)
+    for low in np.arange(0, 1, 0.2):
+        its = (settled.present >= low) & (settled.present < low + 0.2)
+        if its.sum() > 40:
+            assert shows[its].mean() == pytest.approx(settled.present[its].mean(), abs=0.1)
+
+
+def test_a_poor_reader_counts_less_than_a_good_one(made):
+    """Where the two contradict each other, the good one's word is nearer to what is believed."""
+    reads, said, _ = made({"ann": GOOD, "ben": GOOD, "cid": GOOD, "dot": POOR})
+    films = len(said)
+    more = table([films, films, films + 1, films + 1], ["ann", "dot"] * 2, ["present", "absent", "absent", "present"])
+    settled = settle(pl.concat([reads, more]), np.append(said, [1.0, 1.0]))
+    good_says_present, good_says_absent = settled.present[-2:]
+    assert good_says_present > 0.8
+    assert good_says_absent < 0.3
+
+
+@pytest.mark.parametrize(("verdict", "low", "high"), [("present", 0.5, 0.98), ("absent", 0.02, 0.45)])
+def test_one_read_is_not_the_truth(verdict, low, high):
+    """A single read by a reader nobody knows moves the chance, and leaves doubt."""
+    settled = settle(table([0], ["ann"], [verdict]), np.array([1.0]))
+    assert low < settled.present[0] < high
+    assert settled.reads.tolist() == [1]
+
+
+def test_a_hedge_says_little(made):
+    """It lies between a yes and a no."""
+    reads, said, _ = made({"ann": GOOD, "ben": GOOD})
+    films = len(said)
+    more = table([films, films + 1, films + 2], ["ann"] * 3, ["present", "uncertain", "absent"])
+    yes, hedge, no = settle(pl.concat([reads, more]), np.append(said, [1.0] * 3)).present[-3:]
+    assert no < hedge < yes
+
+
+def test_a_reader_with_few_reads_is_held_near_all_readers(made):
+    """Three contradictions do not make a stranger a bad reader."""
+    reads, said, shows = made({"ann": GOOD, "ben": GOOD})
+    films = np.flatnonzero(shows)[:3]
+    settled = settle(pl.concat([reads, table(films, ["new"] * 3, ["absent"] * 3)]), said)
+    assert 0.7 < settled.readers["new"][0, 0] < settled.readers["ann"][0, 0]
+
+
+def test_a_film_nobody_can_read_is_no_read():
+    """It is left out, and with it the pair if there is no other."""
+    settled = settle(table([3, 3, 5], ["a", "b", "a"], ["present", "unreadable", "unreadable"]), np.ones(9))
+    assert settled.rows.tolist() == [3]
+    assert settled.reads.tolist() == [1]
+    nobody = settle(table([5], ["a"], ["unreadable"]), np.ones(9))
+    assert len(nobody.rows) == len(nobody.present) == 0
+    assert not nobody.readers
+
+
+def test_the_order_of_the_reads_does_not_matter(made):
+    """To the last bit: they are sorted first."""
+    reads, said, _ = made({"ann": GOOD, "ben": POOR}, films=200)
+    one, other = settle(reads, said), settle(reads.sample(fraction=1.0, shuffle=True, seed=3), said)
+    assert (one.present == other.present).all()
+    assert (one.readers["ben"] == other.readers["ben"]).all()
+
+
+def test_the_chance_of_the_draw_is_kept_with_the_pair():
+    """NaN where nobody knows it."""
+    settled = settle(table([4, 2, 2], ["a", "a", "b"], ["present"] * 3, [None, 0.25, 0.25]), np.ones(9))
+    assert settled.rows.tolist() == [2, 4]
+    assert settled.inclusion[0] == 0.25
+    assert np.isnan(settled.inclusion[1])

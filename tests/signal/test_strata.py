@@ -1,0 +1,112 @@
+"""Strata, allocation and draws: what is to be read."""
+
+import drawnclaims
+import numpy as np
+import polars as pl
+import pytest
+
+from bpals.errors import UsageError
+from bpals.signal.strata import STRATIFIED, allocate, draw, reading_list, stratify
+
+TABLE = drawnclaims.claims()
+
+
+def test_absences_are_split_at_a_tenth_of_suspicion():
+    """Presences, the tenth of the absences that is trusted least, and the rest."""
+    placed = stratify(TABLE)
+    assert placed.schema == STRATIFIED
+    for (_,), own in placed.group_by("finding"):
+        absent = own.filter(pl.col("says") == "absent")
+        suspect = absent.filter(pl.col("stratum") == "suspect")
+        assert suspect.height == np.ceil(absent.height / 10)
+        assert suspect["suspicion"].min() >= absent.filter(pl.col("stratum") == "rest")["suspicion"].max()
+        assert own.filter((pl.col("stratum") == "present") != (pl.col("says") == "present")).is_empty()
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    """Also where many claims are trusted alike, and so is the draw."""
+    rounded = TABLE.with_columns(pl.col("trust").round(1))
+    shuffled = rounded.sample(fraction=1, shuffle=True, seed=3)
+    assert stratify(rounded).equals(stratify(shuffled))
+    assert draw(stratify(rounded), reads=50).equals(draw(stratify(shuffled), reads=50))
+
+
+def test_uncertain_claims_are_no_claims_and_unjudged_ones_are_kept():
+    """An uncertain claim cannot be wrong; one without a trust can."""
+    table = pl.DataFrame({"image_id": ["a", "b", "c"], "finding": "Mass", "says": ["uncertain", "absent", "present"],
+                          "trust": [None, None, 0.9]}, schema_overrides={"trust": pl.Float64})  # fmt: skip
+    assert sorted(stratify(table)["image_id"]) == ["b", "c"]
+
+
+@pytest.mark.parametrize("reads", [9, 50, 300, 1000, 112_000, 200_000])
+def test_reads_are_shared_out_whole(reads):
+    """They add up, no stratum gets fewer than three or more than it has."""
+    size, suspicion = np.array([227, 11_190, 100_703]), np.array([0.4, 0.01, 0.001])
+    counts = allocate(size, suspicion, reads)
+    assert counts.sum() == min(reads, size.sum())
+    assert (counts >= 3).all()
+    assert (counts <= size).all()
+
+
+def test_the_allocation_is_half_by_size_and_half_by_deviation():
+    """n_h = n [W_h / 2 + W_h sigma_h / (2 sum W sigma)]."""
+    size, suspicion = np.array([5000, 10_000, 85_000]), np.array([0.5, 0.1, 0.01])
+    weights, sigma = size / size.sum(), np.sqrt(suspicion * (1 - suspicion))
+    wanted = 1000 * (weights / 2 + weights * sigma / (2 * (weights * sigma).sum()))
+    assert allocate(size, suspicion, 1000) == pytest.approx(wanted, abs=1)
+
+
+def test_too_few_reads_are_refused():
+    """Three strata take nine."""
+    with pytest.raises(UsageError, match=r"8 reads are too few.*--reads 9"):
+        allocate(np.array([50, 50, 50]), np.zeros(3), 8)
+
+
+def test_a_draw_gives_each_pair_of_a_stratum_the_same_chance():
+    """The inclusion is reads over claims of the stratum; over many seeds each pair comes as often as it says."""
+    small = stratify(drawnclaims.claims(films=150))
+    times = sum((draw(small, reads=30, seed=seed)["inclusion"].is_not_null()).cast(pl.Int64) for seed in range(300))
+    drawn = draw(small, reads=30).with_columns(times=times)
+    for (_, _), part in drawn.group_by("finding", "stratum"):
+        inclusion = part["inclusion"].max()
+        assert part["inclusion"].count() == round(inclusion * part.height)
+        error = np.sqrt(inclusion * (1 - inclusion) / 300)
+        assert abs(part["times"] / 300 - inclusion).max() <= 4.5 * error + 1e-9
+
+
+def test_the_same_seed_draws_the_same_and_another_draws_others():
+    """Seeded, and independent of which other findings are drawn."""
+    placed = stratify(TABLE)
+    one, again, other = (reading_list(draw(placed, reads=60, seed=seed)) for seed in (4, 4, 5))
+    assert one.equals(again)
+    assert not one.equals(other)
+    alone = draw(placed.filter(pl.col("finding") == "Hernia"), reads=60, seed=4).filter(
+        pl.col("inclusion").is_not_null()
+    )
+    assert set(alone["image_id"]) == set(one.filter(pl.col("finding") == "Hernia")["image_id"])
+
+
+def test_a_larger_draw_holds_the_smaller_one():
+    """What was drawn before stays drawn; what is new is a batch of its own."""
+    first = draw(stratify(TABLE), reads=60)
+    second = draw(first, reads=100)
+    kept = reading_list(second).join(reading_list(first), on=["image_id", "finding"], how="semi")
+    assert kept.height == reading_list(first).height == 120
+    assert reading_list(second, 2).height == 80
+    assert reading_list(second)["position"].to_list() == [*range(1, 121), *range(1, 81)]
+    with pytest.raises(UsageError, match="another seed"):
+        draw(first, reads=100, seed=9)
+
+
+def test_the_reading_list_is_shuffled():
+    """A reader cannot tell a stratum by its place: each is spread over the list."""
+    listed = reading_list(draw(stratify(TABLE), reads=300))
+    for stratum in ("present", "suspect", "rest"):
+        places = listed.filter(pl.col("stratum") == stratum)["position"]
+        assert abs(places.mean() / listed.height - 0.5) < 0.12
+
+
+def test_nothing_to_draw_is_refused():
+    """No claim, no list."""
+    with pytest.raises(UsageError, match="no claim"):
+        draw(stratify(TABLE).clear(), reads=10)

@@ -1,6 +1,6 @@
 """What the signal of many judges costs, beside crowd-kit's Dawid-Skene on the same table; and how it grows.
 
-    python benchmarks/signal_cost.py               three interleaved rounds, 5 judges on all of NIH, about six minutes
+    python benchmarks/signal_cost.py               three interleaved rounds, 5 judges on all of NIH, about four minutes
     python benchmarks/signal_cost.py --quick       one round on a tenth of the patients
     python benchmarks/signal_cost.py --alone       without crowd-kit
 
@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import audit_cost
 
@@ -66,6 +67,8 @@ class Result:
     """The peer's, finding by finding."""
     ours: list[Cost] = field(default_factory=list)
     peers: list[Cost] = field(default_factory=list)
+    alike: dict[str, Any] = field(default_factory=dict)
+    """Both sides once more, on image judges that share their errors."""
     scaling: list[dict[str, float]] = field(default_factory=list)
 
     @property
@@ -103,12 +106,11 @@ def signal_of(folder: Path) -> Cost:
     return Cost(**{name: round(told[name], 3) for name in Cost.__slots__})
 
 
-def peer_of(folder: Path, result: Result) -> Cost:
-    """Measure the peer on the same table."""
-    told = json.loads(run("panel_peer.py", folder, str(result.findings)))
-    result.iterations = told["iterations"]
-    scale = {"wall_s": FINDINGS / result.findings, "cpu_s": FINDINGS / result.findings, "peak_mb": 1.0}
-    return Cost(**{name: round(told[name] * times, 3) for name, times in scale.items()})
+def peer_of(folder: Path, findings: int) -> tuple[Cost, list[int]]:
+    """Measure the peer on the same table: its cost, and its iterations finding by finding."""
+    told = json.loads(run("panel_peer.py", folder, str(findings)))
+    scale = {"wall_s": FINDINGS / findings, "cpu_s": FINDINGS / findings, "peak_mb": 1.0}
+    return Cost(**{name: round(told[name] * times, 3) for name, times in scale.items()}), told["iterations"]
 
 
 def compare(result: Result, rounds: int, folder: Path, *, alone: bool) -> None:
@@ -118,8 +120,14 @@ def compare(result: Result, rounds: int, folder: Path, *, alone: bool) -> None:
         result.ours.append(signal_of(folder))
         say(f"round {number + 1} of {rounds}: bpals {told(result.ours[-1])}")
         if not alone:
-            result.peers.append(peer_of(folder, result))
-            say(f"round {number + 1} of {rounds}: crowd-kit {told(result.peers[-1])}")
+            peer, result.iterations = peer_of(folder, result.findings)
+            result.peers.append(peer)
+            say(f"round {number + 1} of {rounds}: crowd-kit {told(peer)}")
+    if not alone:
+        run("panel_table.py", folder, str(result.percent), str(JUDGES), "--alike")
+        ours, (peer, iterations) = signal_of(folder), peer_of(folder, result.findings)
+        result.alike = {"ours": asdict(ours), "peer": asdict(peer), "iterations": iterations}
+        say(f"image judges that share their errors: bpals {told(ours)}; crowd-kit {told(peer)}")
 
 
 def scale(result: Result, cases: Iterator[tuple[float, int]], folder: Path) -> None:
@@ -163,6 +171,11 @@ def page(result: Result) -> str:
         middle = f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
         lines.append(f"- Dawid-Skene takes {middle} times as long, at least {FASTER:g} was promised.")
         lines.append(f"- Its iterations, finding by finding: {', '.join(map(str, result.iterations))}.")
+    if result.alike:
+        ours, peer = result.alike["ours"]["wall_s"], result.alike["peer"]["wall_s"]
+        counts = ", ".join(map(str, sorted(set(result.alike["iterations"]))))
+        ended = f"it ends after {counts} iterations, in {peer:.1f} s; the signal takes {ours:.2f} s"
+        lines.append(f"- On image judges that share their errors {ended}.")
     if result.peers and result.findings < FINDINGS:
         lines.append(f"- It was asked about {result.findings} findings only, and its cost scaled to {FINDINGS}.")
     lines += ["", *scaling_lines(result.scaling), ""]

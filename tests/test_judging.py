@@ -682,4 +682,4 @@ def test_the_audit_is_of_the_dataset_that_the_judges_were_asked_about(small, tmp
     ask(StubJudge(seed=3), small, tmp_path)
     run = bpals.audit(workspace=tmp_path)
     assert run.record["source"]["name"] != "nih"
-    assert run.record["values"]["source"]["reason"] == "the judges of this workspace were asked about it"
+    assert run.record["values"]["source"]["reason"] == "the dataset of this workspace"

@@ -126,6 +126,9 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         page = Page(dataset=dataset, signal=signal.table, groups=signal.groups, run=record)
         staging.write("report.html", render(page).encode())
         sealed = staging.seal(record)
+    if source is not None:
+        # The next audit here is of the same dataset, unless another is named.
+        home.remember_dataset(use["source"], use["mapping"])
     progress("done", 1.0)
     return Run(workspace=home.path, signal=signal.table, groups=signal.groups, record=sealed)
 
@@ -209,7 +212,7 @@ def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, An
     for name, passed in given.items():
         default, reason = DEFAULTS[name]
         if name in ("source", "mapping") and given["source"] is None and (kept := home.remembered(name)):
-            default, reason = kept, "the judges of this workspace were asked about it"
+            default, reason = kept, "the dataset of this workspace"
         if passed is None:
             values[name] = {"value": default, "given": "defaulted", "reason": reason}
         else:
@@ -227,15 +230,16 @@ def _record(
     """Write down what the audit read and decided."""
     head, dirty = commit()
     calibration, reference = None, experts.reference
-    if reference is not None and signal.calibration is not None:
+    taught = reference or experts.reviews
+    if taught is not None and signal.calibration is not None and signal.findings:
         calibration = {
-            "reference": reference.kind,
-            "split": values["calibrate_split"]["value"],
+            "reference": "reviews" if reference is None else reference.kind,
+            "split": values["reviews_split" if reference is None else "calibrate_split"]["value"],
             "pairs": signal.calibration.height,
             "crossfit": "by patient",
             "findings": {name: dict(fit) for name, fit in signal.findings.items()},
             "shifts": {name: list(by) for name, by in signal.shifts.items()},
-            "inputs": dict(reference.inputs),
+            "inputs": dict(taught.inputs),
             "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
         }
     notices = [*dataset.notices, *experts.notices, *_unfitted(reference, signal), *_unlearnt(signal), *noticed]
@@ -280,7 +284,15 @@ def _reviews_entry(reviews: Reviews | None, split: str, signal: Signal) -> dict[
 def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
     """Say of which findings the expert labels could fit nothing: all of them say the same, or no judge answered."""
     if reference is None:
-        return []
+        return [
+            Notice(
+                code="unfitted",
+                count=errors,
+                message=f"--reviews: nothing was learned about {finding}: {errors} of its claims were contradicted, "
+                f"and {ENOUGH_ERRORS} are needed",
+            )
+            for finding, errors in signal.untaught.items()
+        ]
     notices = []
     sides = reference.truth.group_by("finding", maintain_order=True).agg(pl.len(), pl.col("present").mean())
     for finding, pairs, share in sides.iter_rows():

@@ -84,11 +84,7 @@ def name_films(home: Workspace, source: str | None, mapping: str | None) -> Name
     described = mapping or (None if source else home.remembered("mapping"))
     chosen = source or home.remembered("source") or "nih"
     dataset = load_source(chosen, described)
-    # Whole paths: the next command may be typed in another folder.
-    kind, _, file = chosen.partition(":")
-    if described and Path(described).is_file():
-        described = str(Path(described).resolve())
-    home.remember(source=f"{kind}:{Path(file).resolve()}" if file else kind, mapping=described)
+    home.remember_dataset(chosen, described)
     return Named(
         dataset=dataset.name, vocabulary=dataset.vocabulary, image_ids=tuple(dataset.images["image_id"].to_list())
     )

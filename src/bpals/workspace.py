@@ -101,6 +101,12 @@ class Workspace:
                 f"{self.path} cannot be written: {error.strerror}. Name another with --workspace DIR"
             ) from None
 
+    def remember_dataset(self, source: str, mapping: str | None) -> None:
+        """Keep which dataset this workspace is about, by whole paths: the next command may be typed elsewhere."""
+        kind, _, file = source.partition(":")
+        described = str(Path(mapping).resolve()) if mapping and Path(mapping).is_file() else mapping
+        self.remember(source=f"{kind}:{Path(file).resolve()}" if file else kind, mapping=described)
+
     def remembered(self, fact: str) -> str | None:
         """Give what was kept, if anything was."""
         return self._remembered().get(fact)

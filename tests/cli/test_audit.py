@@ -169,8 +169,19 @@ def test_the_next_audit_replaces_the_last(start_bpals, words, old):
     assert process.returncode == 0, errors
     audit = Workspace(old).open()
     assert audit.table("images.parquet")["image_id"].str.starts_with("3-").all()
-    assert set(contents(old)) == {*audit.run["files"], "run.json", "ledger.sqlite"}
+    assert set(contents(old)) == {*audit.run["files"], "run.json", "ledger.sqlite", "remembered.json"}
     assert (old / "ledger.sqlite").read_bytes() == b"reviews"
+
+
+def test_a_workspace_keeps_to_its_dataset(words, tmp_path):
+    """An audit that names no dataset is of the one that was audited here, not of NIH."""
+    home = str(tmp_path / "audit")
+    assert obey(["audit", *words, "--workspace", home]) == 0
+    films = Workspace(home).open().table("images.parquet")
+    assert obey(["audit", "--workspace", home]) == 0
+    again = Workspace(home).open()
+    assert again.table("images.parquet").equals(films)
+    assert again.run["values"]["source"]["reason"] == "the dataset of this workspace"
 
 
 def test_without_the_record_judge_nothing_is_said_of_it(capsys, words, tmp_path):

@@ -39,7 +39,9 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     ] = None,
     reviews: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Single reads, one row a read: they teach where readers would split."),
+        typer.Option(
+            metavar="PATH", help="Single reads, one row a read: they teach trust, and where readers would split."
+        ),
     ] = None,
     reviews_split: Annotated[
         str | None, typer.Option(metavar="val|test|all", help="Which of the reads; all by default.")

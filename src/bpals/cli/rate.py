@@ -12,6 +12,7 @@ from rich.console import Console
 
 from bpals.cli import ratetables
 from bpals.cli.progress import bar
+from bpals.cli.reads import one_file
 from bpals.errors import UsageError
 from bpals.rating import Rates, plan_rate, write_list
 from bpals.rating import rate as tell_rates
@@ -35,7 +36,8 @@ app = typer.Typer(
 def rate(  # noqa: PLR0913  an option of the command is a parameter
     context: typer.Context,
     reviews: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The reads: image_id, finding, reader, verdict, inclusion.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="The reads: image_id, finding, reader, verdict, inclusion."),
     ] = None,
     workspace: WORKSPACE = Path("audit"),
     group_by: Annotated[
@@ -53,11 +55,12 @@ def rate(  # noqa: PLR0913  an option of the command is a parameter
     """Tell the dataset's label error rate per finding, with intervals, from reads of pairs drawn at random."""
     if context.invoked_subcommand is not None:
         return
-    if reviews is None:
+    reads = one_file(reviews)
+    if reads is None:
         raise UsageError(
             "there is nothing to rate. Type: bpals rate --reviews FILE, or first: bpals rate plan --reads 300"
         )
-    told = tell_rates(workspace, reviews=reviews, group_by=group_by or (), simple_random=simple_random, seed=seed)
+    told = tell_rates(workspace, reviews=reads, group_by=group_by or (), simple_random=simple_random, seed=seed)
     if out is not None:
         _write(told, out)
     if as_json:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from bpals.cli.reads import one_file
 from bpals.errors import UsageError
 from bpals.readinglist import ReadingList, reading_list
 from bpals.score.keys import write_sheet
@@ -40,7 +41,8 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
         typer.Option(metavar="FINDING=X", help="What an error of a finding is worth, beside 1. May be given again."),
     ] = None,
     reviews: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Reads that there are: what was read is not offered again.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Reads that there are: what was read is not offered again."),
     ] = None,
     random_share: Annotated[float, typer.Option(metavar="X", help="Share that is drawn at random, unmarked.")] = 0.2,
     readers_per_pair: Annotated[int, typer.Option(metavar="K", help="Offer a pair until K have read it.")] = 1,
@@ -57,7 +59,7 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
         workspace,
         n=n,
         findings=None if findings is None else [word.strip() for word in findings.split(",")],
-        reviews=reviews,
+        reviews=one_file(reviews),
         worth=Worth(gains=_gains(gain or [])),
         draw=Draw(
             random_share=random_share, seed=seed, one_per_patient=not all_films, readers_per_pair=readers_per_pair

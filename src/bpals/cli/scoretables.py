@@ -70,7 +70,8 @@ def sheet(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
     """Make an empty table: columns of words, then columns of numbers."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in words:
-        table.add_column(name, no_wrap=True)
+        # A name may take two lines, so that no number is cut.
+        table.add_column(name, overflow="fold")
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table

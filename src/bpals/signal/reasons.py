@@ -212,5 +212,7 @@ def judge_reasons(voice: Voice) -> Sentences:
 
 def _in_cents(p: Matrix, first: int) -> Places:
     """Find the words of each pair's whole per cent, 101 a finding from the first on; 0 where there is none."""
-    place = np.nan_to_num(np.round(p * 100) + first, nan=-1.0).astype(np.int32)
-    return np.where(place < 0, 0, place + len(CENTS) * np.arange(p.shape[1], dtype=np.int32))
+    cents = p * 100
+    np.round(cents, out=cents)
+    cents += len(CENTS) * np.arange(p.shape[1]) + first
+    return np.nan_to_num(cents, copy=False).astype(np.int32)

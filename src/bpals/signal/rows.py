@@ -25,6 +25,8 @@ METHOD = "record-1"
 JUDGES_METHOD = "judges-2"
 """Where an image judge took part."""
 DECIMALS = 6
+BLOCK = 4096
+"""Films that are voted on at a time: so few that the votes stay in the processor's cache."""
 UNCERTAIN = (None, "uncertain_claim: the dataset itself is uncertain here")
 REVIEWED = (None, "reviewed: an expert read this pair; its trust comes from a fit without this patient")
 
@@ -102,16 +104,19 @@ class Part:
             ]
             for family in families.values()
         ]
-        stands, votes, its, whole, one = (np.zeros(said.shape) for _ in range(5))
-        for family in heard:
-            its[:], whole[:] = 0, 0
-            for given, usual, vote in family:
-                # Half a comparison with NaN is false, so who did not answer stands nowhere.
-                its += np.multiply(np.where(present, given >= usual, given <= usual), vote, out=one)
-                whole += np.multiply(~np.isnan(given), vote, out=one)
-            stands += np.divide(its, whole, out=its, where=whole > 0)
-            votes += whole > 0
-        share = np.divide(stands, votes, out=np.full(said.shape, np.nan), where=(votes > 0) & definite)
+        share = np.full(said.shape, np.nan)
+        for start in range(0, len(said), BLOCK):
+            films = slice(start, start + BLOCK)
+            stands, votes = np.zeros(said[films].shape), np.zeros(said[films].shape)
+            for family in heard:
+                its, whole = np.zeros(stands.shape), np.zeros(stands.shape)
+                for given, usual, vote in family:
+                    # Half a comparison with NaN is false, so who did not answer stands nowhere.
+                    its += np.where(present[films], given[films] >= usual, given[films] <= usual) * vote
+                    whole += ~np.isnan(given[films]) * vote
+                stands += np.divide(its, whole, out=its, where=whole > 0)
+                votes += whole > 0
+            np.divide(stands, votes, out=share[films], where=(votes > 0) & definite[films])
         # Thirds and fifths of a vote do not add up to a whole to the last bit.
         return np.asarray(np.round(share, DECIMALS))
 
@@ -132,18 +137,23 @@ def write(
     flagged, rules = _flag(part, trust, trust_high, split, wrong or {})
     claimed = ~np.isnan(said)
     films, columns = np.nonzero(claimed)
+    says = np.where(present, np.uint32(0), np.where(absent, np.uint32(1), np.uint32(2)))
+    matrices = {
+        "says": says,
+        "p_present": p,
+        "trust": trust,
+        "trust_low": trust_low,
+        "trust_high": trust_high,
+        "agreement": agreement,
+        "answered": part.pairs.answered,
+        "flag": flagged.astype(np.uint32),
+    }
+    kept = slice(None) if claimed.all() else claimed.ravel()  # mostly every pair is claimed, and nothing is copied
     table = pl.DataFrame(
         {
             "image_id": part.pairs.image_ids.gather(films),
             "finding": pl.Series(columns.astype(np.uint32)),
-            "says": pl.Series(np.select([said[claimed] == 1, said[claimed] == 0], [0, 1], 2).astype(np.uint32)),
-            "p_present": p[claimed],
-            "trust": trust[claimed],
-            "trust_low": trust_low[claimed],
-            "trust_high": trust_high[claimed],
-            "agreement": agreement[claimed],
-            "answered": part.pairs.answered[claimed],
-            "flag": pl.Series(flagged[claimed].astype(np.uint32)),
+            **{name: matrix.ravel()[kept] for name, matrix in matrices.items()},
         },
         nan_to_null=True,
     )
@@ -188,7 +198,7 @@ def _flag(
                 rule = flags.rule_by_share(finding, says, trust[here, column])
             flagged[here, column] = flags.apply(rule, trust[here, column], high[here, column], split[here, column])
             rules.append(asdict(rule))
-    return flagged, rules
+    return np.ascontiguousarray(flagged), rules
 
 
 def _without(here: Bools, films: Ints) -> Bools:
@@ -221,7 +231,7 @@ def _reasons(
 
 def _method(part: Part, claimed: Bools) -> pl.Series:
     """Name the signal that made each row; `/crossfit` marks a pair whose own review was left out."""
-    which = np.where(part.reviewed, 2, np.where(part.fitted, 1, 0)) + 3 * part.moved
+    which = np.where(part.reviewed, np.uint32(2), part.fitted) + np.uint32(3) * part.moved
     ends = ("", "+experts", "+experts/crossfit")
     names = [f"{method}{end}" for method in (METHOD, JUDGES_METHOD) for end in ends]
     return pl.Series("method", names).gather(which[claimed])

@@ -12,6 +12,7 @@ import pytest
 import twojudges
 
 import bpals
+import shape
 from bpals.cli.main import obey
 from bpals.workspace import Workspace
 
@@ -191,3 +192,14 @@ def test_without_the_record_judge_nothing_is_said_of_it(capsys, words, tmp_path)
     assert obey(["audit", *words, "--workspace", str(home), "--judges", "sharp", "--json"]) == 0
     codes = {notice["code"] for notice in json.loads(capsys.readouterr().out)["notices"]}
     assert "few_films" not in codes
+
+
+def test_with_experts_it_says_what_is_certified(capsys, tmp_path):
+    """Or that nothing is; never a count of flags without the promise behind it."""
+    examples = shape.ROOT / "examples"
+    words = ["--source", f"table:{examples / 'films.csv'}", "--mapping", str(examples / "films.toml")]
+    experts = f"table={examples / 'experts.csv'}"
+    assert obey(["audit", *words, "--workspace", str(tmp_path / "audit"), "--calibrate", experts]) == 0
+    told = capsys.readouterr().out
+    assert "certified of likely mislabelled claims" in told or "Of likely mislabelled claims at least" in told
+    assert "No expert label was used" not in told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import polars as pl
 import typer
@@ -97,11 +97,25 @@ def _tell(run: Run) -> None:
     console.print(table)
     if run.record["calibration"] is None:
         print("No expert label was used: a trust says how well a label fits the rest of the record (docs/limits.md).")
+    else:
+        print(_promised(run.record["certificates"]))
     if told := run.record["reviews"]:
-        print(f"{told['reads']:,} single reads by {told['readers']} readers were heard (docs/hard.md).")
+        print(f"{told['reads']:,} single reads were heard, readers: {told['readers']} (docs/hard.md).")
     print("The flags count presences; `missed?` counts absences that are likely mislabelled.")
     print(f"Report: {run.report}")
     print(f"Signal: {run.workspace / 'signal.parquet'}")
+
+
+def _promised(certificates: list[dict[str, Any]]) -> str:
+    """Say what is certified of the likely mislabelled claims, and of which films."""
+    shown = [each for each in certificates if each["promise"] == "precision" and each["cut"] is not None]
+    if not shown:
+        return "Nothing is certified of likely mislabelled claims: run.json says how many more reviews it takes."
+    held = ", ".join(f"{each['finding']} {each['says']} {each['level']:.0%}" for each in shown)
+    return (
+        f"Of likely mislabelled claims at least so many are wrong, on films like those that experts read: {held}. "
+        "Such films have more errors than others: see --refit, and docs/flags.md."
+    )
 
 
 def _summary(signal: pl.DataFrame) -> pl.DataFrame:

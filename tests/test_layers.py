@@ -29,7 +29,7 @@ LAYERS = [
     },
     ROOMS,
     {"ledger", "workspace", "sealedjudge", "registry", "testing"},
-    {"chronology", "durable", "provenance", "tablefile", "csvtext", "tablewords"},
+    {"chronology", "durable", "ordering", "provenance", "tablefile", "csvtext", "tablewords"},
     {"types", "errors", "findings", "version"},
 ]
 FLOOR = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bpals.ordering import order
 from bpals.score.metrics import Curve, mass_bins
 
 Floats = NDArray[np.float64]
@@ -36,8 +37,8 @@ class Placed:
     @classmethod
     def auroc(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
         """Place the films of each class among those of the other; there must be some of both."""
-        order = np.argsort(score)  # equal scores are one step, so their order among themselves does not matter
-        ordered, hit = score[order], present[order]
+        places = order(score)
+        ordered, hit = score[places], present[places]
         step = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
         hits = np.bincount(step, weights=hit)
         others = np.bincount(step) - hits
@@ -45,7 +46,7 @@ class Placed:
         beaten, outdone = (np.cumsum(side) - side / 2 for side in (others, hits))
         auroc = float((hits * beaten).sum() / (above * below))
         part = np.empty(len(score))
-        part[order] = np.where(
+        part[places] = np.where(
             hit, ((beaten / below - auroc) / above)[step], ((1 - outdone / above - auroc) / below)[step]
         )
         return cls._of(auroc, part, patients)

@@ -14,7 +14,7 @@ from bpals.signal import flags
 from bpals.signal.hardness import Hard, judges_split
 from bpals.signal.pairs import Matrix, Pairs
 from bpals.signal.sentences import Places, Sentences
-from bpals.signal.voices import Voice
+from bpals.signal.voices import Bools, Voice
 
 CODES: Mapping[str, str] = {
     "uncertain_claim": "the dataset itself is uncertain, so no side can be trusted",
@@ -102,22 +102,23 @@ def timeline_reasons(pairs: Pairs, images: pl.DataFrame) -> Sentences:
     noun = ("study", "studies") if images["study_id"].is_not_null().any() else ("film", "films")
     words, places = _timeline_words(noun, int(size.max(initial=1)))
     beside = np.where(np.isnan(before), np.int32(2), np.isnan(after))
-    cases = [
-        (np.isnan(state), 0),
-        (nameless, places["nameless"]),
-        (others == 0, places["alone"]),
-        (present & (nowhere == others) & several, places["absent on all"] + others),
-        (present & (elsewhere == 0) & several, places["claimed on none"] + others),
-        (~present & (elsewhere == others) & several, places["present on all"] + others),
-        (present & (most == 0), places["against a presence"] + beside),
-        (present & (least == 1), places["for a presence"] + beside),
-        (absent & (least == 1), places["against an absence"] + beside),
-        (absent & (nowhere == others), places["absent everywhere"] + others),
-        (absent & (most == 0), places["for an absence"] + beside),
-    ]
     which: Places = np.zeros(state.shape, dtype=np.int32)
-    for holds, place in reversed(cases):
-        np.copyto(which, place, where=holds, casting="same_kind")
+
+    def say(case: str, holds: Bools, number: Ints | int = 0) -> None:
+        np.copyto(which, places[case] + number, where=holds, casting="same_kind")
+
+    # From the last case to the first, so that the first has the last word.
+    say("for an absence", absent & (most == 0), beside)
+    say("absent everywhere", absent & (nowhere == others), others)
+    say("against an absence", absent & (least == 1), beside)
+    say("for a presence", present & (least == 1), beside)
+    say("against a presence", present & (most == 0), beside)
+    say("present on all", ~present & (elsewhere == others) & several, others)
+    say("claimed on none", present & (elsewhere == 0) & several, others)
+    say("absent on all", present & (nowhere == others) & several, others)
+    say("alone", others == 0)
+    say("nameless", nameless)
+    which[np.isnan(state)] = 0
     return Sentences(words=words, which=which)
 
 

@@ -132,6 +132,7 @@ def write(
     trust = np.where(present, p, np.where(absent, 1 - p, np.nan))
     trust_low = np.where(present, low, np.where(absent, 1 - high, np.nan))
     trust_high = np.where(present, high, np.where(absent, 1 - low, np.nan))
+    del low, high
     agreement = part.agreement
     split = part.split(agreement)
     flagged, rules = _flag(part, trust, trust_high, split, wrong or {})

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.errors import UnknownName, UsageError
+from bpals.ordering import order
 from bpals.signal.pairs import NORMAL_95, logit, sigmoid
 
 Floats = npt.NDArray[np.float64]
@@ -35,6 +36,8 @@ FIRST_TWO = 2 / 3
 """Where three readers split two to one, so often the first two are not the two that agree."""
 SATURATION = 0.18
 """A pair cannot tell more than one bit: this bends p (1 - p) spread^2 / (2 ln 2) down where the spread is large."""
+BLOCK = 32_768
+"""Claims that are valued at a time: so few that the numbers stay in the processor's cache."""
 SECONDS = 30.0
 """What one read of one finding takes, where nobody says otherwise."""
 
@@ -69,6 +72,12 @@ def values(signal: pl.DataFrame, worth: Worth | None = None) -> Floats:
     is one, is P(three readers split) as it was learnt from reads, and stands instead of the constants; null is none.
     """
     price = worth or Worth()
+    for given in (price.gains, price.seconds):
+        _refuse_strangers(signal["finding"], given)
+    return np.concatenate([np.zeros(0), *(_values(some, price) for some in signal.iter_slices(BLOCK))])
+
+
+def _values(signal: pl.DataFrame, price: Worth) -> Floats:
     trust, low, high = (_floats(signal[name]) for name in ("trust", "trust_low", "trust_high"))
     said = (signal["says"] == "present").to_numpy()
     fitted = signal["method"].str.contains(FITTED, literal=True).to_numpy()
@@ -83,9 +92,8 @@ def values(signal: pl.DataFrame, worth: Worth | None = None) -> Floats:
 
 def ranks(signal: pl.DataFrame, worth: Worth | None = None) -> pl.Series:
     """Rank the claims by value: 1 is read first, claims without a trust come last, ties stay in the order of rows."""
-    order = np.argsort(-np.nan_to_num(values(signal, worth), nan=-1.0), kind="stable")
     rank = np.empty(signal.height, dtype=np.int64)
-    rank[order] = np.arange(1, signal.height + 1)
+    rank[order(-np.nan_to_num(values(signal, worth), nan=-1.0))] = np.arange(1, signal.height + 1)
     return pl.Series("review_rank", rank)
 
 
@@ -121,10 +129,10 @@ def _floats(column: pl.Series) -> Floats:
     return column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
 
 
-def _named(findings: pl.Series, given: Mapping[str, float], usual: float) -> Floats | float:
-    """Lay what is given by finding out over the rows; a finding that is not here is a slip of the pen."""
+def _refuse_strangers(findings: pl.Series, given: Mapping[str, float]) -> None:
+    """Refuse what is given for a finding that is not here: it is a slip of the pen."""
     if not given:
-        return usual
+        return
     known = [
         str(name)
         for name in (findings.dtype.categories if isinstance(findings.dtype, pl.Enum) else findings.unique().sort())
@@ -132,5 +140,11 @@ def _named(findings: pl.Series, given: Mapping[str, float], usual: float) -> Flo
     for name in given:
         if name not in known:
             raise UnknownName.of("finding", name, known)
+
+
+def _named(findings: pl.Series, given: Mapping[str, float], usual: float) -> Floats | float:
+    """Lay what is given by finding out over the rows."""
+    if not given:
+        return usual
     words = findings.cast(pl.String).replace_strict(dict(given), default=usual, return_dtype=pl.Float64)
     return words.to_numpy()

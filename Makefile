@@ -13,8 +13,11 @@ SERVERS := $(abspath $(VENV))/servers
 # Two OpenMP threads on two busy cores are slower than one (docs/install.md).
 export OMP_NUM_THREADS ?= 1
 
+# Processes of `make test`, three for two cores: now and then a test waits, for a server, a clock or a disk.
+WORKERS ?= 3
+
 .DEFAULT_GOAL := help
-.PHONY: help install audit test sweep servers check shape bench scorecard evidence simulations docs clean chromium
+.PHONY: help install audit room test sweep servers check shape bench scorecard evidence simulations docs clean chromium
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,8 +28,11 @@ install: $(VENV)/.core  ## the core only, into .venv
 audit: $(VENV)/.core  ## audit the embedded NIH labels -> audit/ (WORKSPACE=DIR, ARGS='...' for another)
 	$(BIN)/bpals audit --workspace $(WORKSPACE) $(ARGS)
 
+room: $(VENV)/.room  ## the reading room in your browser, on drawn films (ARGS='--port 9000')
+	$(BIN)/bpals review serve --demo $(ARGS)
+
 test: $(VENV)/.dev chromium  ## everything the tests need, then all tests (ARGS='tests/cli -x')
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 sweep: $(VENV)/.dev  ## the long fault sweeps
 	$(BIN)/python -m pytest -m sweep $(ARGS)
@@ -81,6 +87,10 @@ $(VENV)/.made:
 
 $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
 	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.room: $(VENV)/.core
+	$(INSTALL) --editable '.[review]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core

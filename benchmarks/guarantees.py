@@ -1,6 +1,7 @@
 """Do the flags' guarantees hold? Made-up datasets with known errors, reviewed and certified again and again.
 
 python benchmarks/guarantees.py                    500 repetitions of each case, about two minutes
+python benchmarks/guarantees.py --quick            60
 python benchmarks/guarantees.py --repetitions 2000
 
 Each dataset has patients with several films whose errors and trusts are alike, NIH-like shares of wrong claims, and a
@@ -177,10 +178,12 @@ ALLOWED = {"misses": 0.1, "precision": 0.1, "trusted_above": 0.1, "trusted": 0.1
 def main() -> int:
     """Print the study; the exit code is 1 where a promise is broken beyond three standard errors."""
     parser = argparse.ArgumentParser(description="Do the guarantees hold?")
-    parser.add_argument("--repetitions", type=int, default=500)
+    parser.add_argument("--repetitions", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="60 repetitions")
     asked = parser.parse_args()
-    print(f"{asked.repetitions} repetitions a case, seed {asked.seed}; each cell: how often certified, what it came to")
+    repetitions = asked.repetitions or (60 if asked.quick else 500)
+    print(f"{repetitions} repetitions a case, seed {asked.seed}; each cell: how often certified, what it came to")
     print(f"{'wrong':>6} {'read':>5} {'drawn':>9}  " + "".join(f"{name:>16}" for name in PROMISES))
     print(
         f"{'':>6} {'':>5} {'allowed':>9}  "
@@ -188,7 +191,7 @@ def main() -> int:
     )
     broken = 0
     for case in cases():
-        found = study(case, asked.repetitions, asked.seed)
+        found = study(case, repetitions, asked.seed)
         bad = [name for name, (_, came, error) in found.items() if came > ALLOWED[name] + 3 * error]
         broken += len(bad)
         drawn = ("targeted" if case.targeted else "evenly") + ("*" if case.flat else "+" if case.fitted else "")

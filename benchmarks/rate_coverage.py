@@ -1,10 +1,12 @@
 """Does the interval of `bpals rate` cover, and how wide is it? Simulated datasets, drawn from and read again and again.
 
-python benchmarks/rate_coverage.py            2,000 repetitions a cell, about half an hour of one core
-python benchmarks/rate_coverage.py --quick    200, about a minute
+python benchmarks/rate_coverage.py            2,000 repetitions a cell, about three quarters of an hour of one core
+python benchmarks/rate_coverage.py --quick    200, about two minutes
 
 Each cell of a table is coverage / mean width over that of Clopper and Pearson on a simple random sample of the same
-size. The dataset is fixed; what is drawn from it is random, as it is for a user.
+size. The dataset is fixed; what is drawn from it is random, as it is for a user. Two more tables follow, of 200
+repetitions: the rate corrected for the readers' own errors, by finding and pooled; and the interval that holds at any
+time, by group of patients, looked at after every read.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from bpals.signal.chances import binomial, clopper_pearson
 from bpals.signal.coverage import Strata, interval
-from bpals.signal.strata import SUSPECT_SHARE, allocate
+from bpals.signal.monitoring import watch
+from bpals.signal.readerskill import Corrected, corrected, together
+from bpals.signal.strata import STRATA, SUSPECT_SHARE, allocate, draw, stratify
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -165,6 +170,114 @@ def simulate(world: World, cells: tuple[Sequence[float], Sequence[int]], repetit
     return broken
 
 
+@dataclass(frozen=True, slots=True)
+class Skilled:
+    """Three findings that two readers read, each pair by both, to be pooled."""
+
+    presences: tuple[float, ...]
+    rates: tuple[float, ...]
+    sensitivity: float
+    specificity: float
+
+
+SKILLED = (
+    Skilled((0.05, 0.1, 0.2), (0.02, 0.05, 0.1), 0.9, 0.97),
+    Skilled((0.05, 0.1, 0.2), (0.05, 0.1, 0.3), 0.8, 0.95),
+)
+
+
+def doubly_read(made: Made, counts: Ints, readers: Skilled, dice: np.random.Generator) -> Corrected:
+    """Draw pairs, let two readers read each of them, and correct the rate."""
+    rows = []
+    for place, (n, wrong) in enumerate(
+        zip(counts, dice.hypergeometric(made.wrong, made.size - made.wrong, counts), strict=True)
+    ):
+        shows = (np.arange(n) < wrong) != (place == 0)  # the first stratum is what is said to be present
+        seen = np.where(shows, readers.sensitivity, 1 - readers.specificity)
+        yes = (dice.random((2, n)) < seen).sum(axis=0)
+        says = "present" if place == 0 else "absent"
+        rows += [(STRATA[place], says, k, 2 - k, int((yes == k).sum())) for k in range(3) if (yes == k).any()]
+    patterns = pl.DataFrame(rows, schema=["cell", "says", "yes", "no", "len"], orient="row")
+    sizes = pl.DataFrame({"cell": STRATA, "says": ["present", "absent", "absent"], "size": made.size})
+    return corrected(patterns.sort("cell", "says", "yes", "no"), sizes.sort("cell", "says"), int(dice.integers(2**31)))
+
+
+def correct_all(readers: Skilled, reads: int, repetitions: int, seed: int) -> list[tuple[float, float]]:
+    """Give the coverage, where a rate is given, and how often it is: of each finding, then of all together."""
+    dice = np.random.default_rng([seed, reads, int(1000 * readers.sensitivity)])
+    worlds = [World(name="", dice=0, presences=share) for share in readers.presences]
+    made = [make(world, rate, dice) for world, rate in zip(worlds, readers.rates, strict=True)]
+    counts = [allocate(each.size, each.suspicion, reads) for each in made]
+    true = [*(each.rate for each in made), float(np.mean([each.rate for each in made]))]
+    covered: list[list[bool]] = [[] for _ in true]
+    for _ in range(repetitions):
+        told = [doubly_read(each, n, readers, dice) for each, n in zip(made, counts, strict=True)]
+        pooled = together({str(place): (int(made[place].size.sum()), each) for place, each in enumerate(told)})
+        for place, found in enumerate([*told, pooled]):
+            if found.low is not None and found.high is not None:
+                covered[place].append(found.low <= true[place] <= found.high)
+    return [(float(np.mean(each)) if each else math.nan, len(each) / repetitions) for each in covered]
+
+
+def simulate_corrected(repetitions: int, seed: int, reads: Sequence[int]) -> list[str]:
+    """Print how often corrected intervals cover, by finding and pooled, and give what is too seldom."""
+    broken = []
+    print("\nCorrected for the readers' errors: coverage / how often a rate is given\n")
+    print("| readers | error rates | n | first | second | third | all findings |\n|---|---|---|---|---|---|---|")
+    allowed = LEAST - 3 * math.sqrt(LEAST * (1 - LEAST) / repetitions)
+    for readers in SKILLED:
+        who = f"{readers.sensitivity:g}, {readers.specificity:g}"
+        for n in reads:
+            row = correct_all(readers, n, repetitions, seed)
+            cells = " | ".join(f"{c:.3f} / {g:.2f}" for c, g in row)
+            print(f"| {who} | {', '.join(f'{rate:g}' for rate in readers.rates)} | {n:,} | {cells} |", flush=True)
+            seldom = [c for c, given in row if given * repetitions >= 0.5 * repetitions and c < allowed]
+            broken += [f"corrected, readers {who}, n = {n}: coverage {c:.3f}" for c in seldom]
+    return broken
+
+
+def watched(reads: int, repetitions: int, seed: int) -> list[tuple[str, float]]:
+    """Give, for all films and each group, the share of reading lists in which the interval ever loses the truth."""
+    dice = np.random.default_rng([seed, reads, 7])
+    films = 3000
+    group = np.where(dice.random(films) < 0.2, "few", "many")
+    present = dice.random(films) < np.where(group == "few", 0.3, 0.1)
+    chance = np.where(present, 0.3, 0.02) * np.where(group == "few", 1.5, 1.0)
+    wrong = dice.random(films) < chance
+    suspicion = np.clip(chance * np.exp(1.5 * wrong + dice.normal(size=films) / 2), 0.001, 0.95)
+    claims = pl.DataFrame({"image_id": [f"{film:05}" for film in range(films)], "finding": "Effusion",
+                           "says": np.where(present, "present", "absent"), "trust": 1 - suspicion})  # fmt: skip
+    known = claims.select("image_id", wrong=pl.Series(wrong), group=pl.Series(group))
+    placed = stratify(claims)
+    parts = {"all": pl.lit(value=True), "few": pl.col("group") == "few", "many": pl.col("group") == "many"}
+    parts |= {says: pl.col("says") == says for says in ("present", "absent")}
+    lost = dict.fromkeys(parts, 0)
+    every = claims.join(known, on="image_id")
+    true = {name: float(np.mean(every.filter(its)["wrong"].to_numpy())) for name, its in parts.items()}
+    for repetition in range(repetitions):
+        drawn = draw(placed, reads=reads, seed=repetition).rename({"inclusion": "drawn"}).join(known, on="image_id")
+        told = drawn.with_columns(looked=pl.col("drawn").is_not_null())
+        told = told.with_columns(wrong=pl.when("looked").then("wrong"))
+        for name, its in parts.items():
+            steps = watch(told.filter(its))
+            lost[name] += bool(((steps["low"] > true[name]) | (steps["high"] < true[name])).any())
+    return [(name, count / repetitions) for name, count in lost.items()]
+
+
+def simulate_watched(repetitions: int, seed: int, reads: Sequence[int]) -> list[str]:
+    """Print how often an interval that holds at any time ever loses the truth, and give what does too often."""
+    print("\nLooked at after every read: share of reading lists in which the truth is ever lost\n")
+    broken = []
+    allowed = 1 - NOMINAL + 3 * math.sqrt(NOMINAL * (1 - NOMINAL) / repetitions)
+    for n in reads:
+        row = watched(n, repetitions, seed)
+        if n == reads[0]:
+            print(f"| | {' | '.join(name for name, _ in row)} |\n|---|{'---|' * len(row)}")
+        print(f"| n = {n:,} | {' | '.join(f'{share:.3f}' for _, share in row)} |", flush=True)
+        broken += [f"at any time, {name}, n = {n}: lost in {share:.3f}" for name, share in row if share > allowed]
+    return broken
+
+
 def main() -> None:
     """Print every table; end with 1 if an interval covers too little or is too wide."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -181,6 +294,9 @@ def main() -> None:
         every = world.main or given.quick
         some = (rates, reads) if every else (FEWER_RATES, FEWER_READS)
         broken += simulate(world, some, repetitions, given.seed)
+    fewer, numbers = (30, (300,)) if given.quick else (200, (100, 300))
+    broken += simulate_corrected(fewer, given.seed, numbers)
+    broken += simulate_watched(fewer, given.seed, numbers)
     print(f"\n{time.perf_counter() - started:,.0f} s")
     print("\n".join(["broken:", *broken]) if broken else "every cell within its limits")
     sys.exit(bool(broken))

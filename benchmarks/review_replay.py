@@ -93,7 +93,7 @@ def real(workspace: Path, said: argparse.Namespace) -> int:
     """Replay the reads of the test images, or choose on those of the validation images."""
     pairs = adjudicated(workspace, said.expert, "val" if said.choose else "test", said.seed)
     if said.choose:
-        choose(pairs)
+        choose(pairs, common_findings(workspace))
         return 0
     orders = orders_of(pairs, values(pairs))
     return show(pairs, {**orders, LEARNING: learning(pairs, 1 - pairs["trust"].to_numpy())}, said)
@@ -228,7 +228,15 @@ def figure(row: Row, name: str, form: str = ".3f") -> str:
     return f"{row[name]:{form}} ({row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}})"
 
 
-def choose(pairs: pl.DataFrame) -> None:
+def common_findings(workspace: Path) -> dict[str, float]:
+    """Say which share of the claims of each finding and group are presences, in the whole dataset."""
+    audit = Workspace(workspace).open()
+    tables = [audit.table(f"{name}.parquet", "finding", "says") for name in ("signal", "groups")]
+    said = pl.concat([table.with_columns(pl.col("finding").cast(pl.String)) for table in tables])
+    return dict(said.group_by("finding").agg((pl.col("says") == "present").mean()).iter_rows())
+
+
+def choose(pairs: pl.DataFrame, common: Mapping[str, float]) -> None:
     """Print what the constants of the value rest on: areas by the weight of information, and two small fits."""
     print("\n| weight of a bit | " + " | ".join(pairs["finding"].unique(maintain_order=True)) + " | sum |")
     print("|---|--:|--:|--:|--:|")
@@ -258,10 +266,10 @@ def choose(pairs: pl.DataFrame) -> None:
         told = f"logit P(error) = {rest:.2f} + {by_z:.2f} x logit(1 - trust)"
         print(f"{side} without expert labels: {told}, {len(z):,} pairs, {int(wrong[chosen].sum())} errors")
 
-    mixed(pairs)
+    mixed(pairs, common)
 
 
-def mixed(pairs: pl.DataFrame) -> None:
+def mixed(pairs: pl.DataFrame, common: Mapping[str, float]) -> None:
     """Print the area over all three findings at once where some of them have no expert labels."""
     print("\n| without expert labels | order of 1 - trust | order of value, no weight on information |\n|---|--:|--:|")
     findings = pairs["finding"].unique(maintain_order=True).to_list()
@@ -272,7 +280,7 @@ def mixed(pairs: pl.DataFrame) -> None:
         part = pairs.with_columns(
             trust=trust, trust_low=trust, trust_high=trust, method=pl.when(here).then(pl.lit("")).otherwise("method")
         )
-        orders = {"trust": 1 - part["trust"].to_numpy(), "value": values(part, Worth(information=0))}
+        orders = {"trust": 1 - part["trust"].to_numpy(), "value": values(part, Worth(information=0, common=common))}
         rows = replay(part.with_columns(finding=pl.lit("pooled")), orders, Resampling(draws=1))
         print(line(", ".join(without) or "none", [f"{row['area']:.4f}" for row in rows]))
 

@@ -19,6 +19,7 @@ from bpals.cli.doctor import EXTRAS
 from bpals.cli.main import app
 from bpals.findings import NIH
 from bpals.judges.models import default_model
+from bpals.review.web.toolkeys import key_table
 from shape import ROOT, SRC, modules
 
 DOCS = ROOT / "docs"
@@ -197,6 +198,12 @@ def serve() -> str:
     return f"```text\n{model.serve}\n```\n\nWhy this one: {model.why}"
 
 
+def keys() -> str:
+    """The keys of the reading page."""
+    rows = [f"| {shown} | {words} |" for shown, words in key_table()]
+    return "\n".join(["| key | does |", "|---|---|", *rows])
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "tables": ("tables.md", tables),
     "commands": ("cli.md", commands),
@@ -204,6 +211,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "notices": ("errors.md", notices),
     "extras": ("install.md", extras),
     "serve": ("byo-vlm.md", serve),
+    "keys": ("reading-room.md", keys),
 }
 
 

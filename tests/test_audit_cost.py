@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 import shape
 
-pytest.importorskip("cleanlab", reason="cleanlab is not installed: pip install 'bpals[peers]'")
+pytestmark = pytest.mark.skipif(
+    find_spec("cleanlab") is None, reason="cleanlab is not installed: pip install 'bpals[peers]'"
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 import polars as pl
 import pytest
 import twojudges
-from twojudges import EXPERTS, MAPPING, SOURCE
+from twojudges import EXPERTS
 
 import bpals
 import shape
@@ -36,11 +36,9 @@ def judged(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def audited(tmp_path_factory):
+def audited(films_audit, tmp_path_factory):
     """The same judges beside an audit."""
-    folder = twojudges.make_workspace(tmp_path_factory.mktemp("audited") / "mine")
-    bpals.audit(SOURCE, mapping=MAPPING, workspace=folder)
-    return folder
+    return twojudges.make_workspace(shutil.copytree(films_audit, tmp_path_factory.mktemp("audited") / "mine"))
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
 """Concordance: readers beside the label, the signal and the judges, worked out by hand."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
-from bpals.concordance import LABEL, SIGNAL, concordance
+from bpals.concordance import LABEL, SIGNAL, concordance, unlike_films
 from bpals.findings import NIH, NODULE_OR_MASS
 from bpals.score.opinions import Audited
 from bpals.score.resamples import Resampling
@@ -97,3 +99,16 @@ def test_an_audit_without_the_record_judge_has_no_row_for_it():
     silent = Audited(images=alone.images, claims=alone.claims, judgments=alone.judgments.clear(), signal=alone.signal)
     found = kappas(concordance(reads("YYNNNNNN", "YYNNNNNN"), silent, {}, (), FEW))
     assert not [pair for pair in found if "record" in pair]
+
+
+def test_judges_that_answered_other_films_are_said_to():
+    """Each is held against readers on its own films, so their rows do not compare; alike judges need no note."""
+    some = {film: p for film, p in P.items() if film not in "ab"}
+    table = reads("YYYYNNNN", "YYYYNNNN")
+    whole = replace(audited(), judges={"vlm": answers(P)})
+    assert unlike_films(table, whole) == []
+    assert unlike_films(table, audited()) == []
+    (notice,) = unlike_films(table, replace(whole, judges={"vlm": answers(some)}))
+    assert (notice.code, notice.count) == ("unlike_films", 1)
+    assert "of the 8 films that were read the judges answered different ones (record 8, vlm 6)" in notice.message
+    assert notice.message.endswith("Type: --only-judged")

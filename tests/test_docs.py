@@ -12,7 +12,6 @@ import tomllib
 import pytest
 from typer.main import get_command
 
-import bpals
 import shape
 import write_docs
 from bpals.cli.main import app
@@ -24,6 +23,16 @@ DOCS = sorted((shape.ROOT / "docs").glob("*.md"))
 PAGES = [page for page in [README, *DOCS] if page.exists()]
 PROSE = [*PAGES, shape.ROOT / "CONTRIBUTING.md", *sorted((shape.ROOT / "design").glob("*.md"))]
 MAKEFILE = (shape.ROOT / "Makefile").read_text(encoding="utf-8")
+QUOTES = {
+    "rate.md": (
+        "The last lines show",
+        "In the example .211",
+        "In the example it is .010",
+        "For women",
+        "It prints a rate",
+    )
+}
+"""How those lines of a page begin that quote what its python blocks print."""
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -44,12 +53,12 @@ def commands_of(page):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(films_audit, tmp_path_factory):
     """A folder as a reader has it: the made-up films, and a finished audit of them."""
     folder = tmp_path_factory.mktemp("place")
     for name in ("films.csv", "films.toml", "experts.csv"):
         shutil.copy(shape.ROOT / "examples" / name, folder)
-    bpals.audit(f"table:{folder / 'films.csv'}", mapping=folder / "films.toml", workspace=folder / "audit")
+    shutil.copytree(films_audit, folder / "audit")
     return folder
 
 
@@ -74,6 +83,17 @@ def test_every_python_block_runs(page, place, tmp_path):
     script.write_text(only_python(page), encoding="utf-8")
     done = run_python(script, folder)
     assert done.returncode == 0, f"{page.name}: line numbers are those of the page\n{done.stderr}"
+    missing = [number for number in quoted(page) if number not in done.stdout]
+    assert not missing, f"{page.name} quotes {', '.join(missing)}, and its own program prints no such figure"
+
+
+def quoted(page):
+    """The figures of three digits in those lines of a page that say what its own program prints."""
+    lines = [
+        line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(QUOTES.get(page.name, ()))
+    ]
+    assert len(lines) == len(QUOTES.get(page.name, ()))
+    return [f"0{number}" for line in lines for number in re.findall(r"(?<![\d.])\.\d{3}\b", line)]
 
 
 def only_python(page):

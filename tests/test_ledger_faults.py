@@ -135,7 +135,7 @@ def test_the_power_cut_can_lose_something(new_disk, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("stride", [13, pytest.param(1, marks=pytest.mark.sweep)])
 def test_every_failing_write_or_sync_is_told_and_the_next_run_completes(kind, stride, new_disk, tmp_path, expected):
     """R07: whichever write or sync fails, the run stops with one clear error; the same run again completes."""
     rehearsal = new_disk()
@@ -265,7 +265,7 @@ def test_a_kill_while_the_log_is_emptied_loses_nothing(tmp_path, expected):
     """R05: killed at a write of the checkpoint into the file, the ledger opens and holds all that was acknowledged."""
     surroundings = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
     started = {}
-    for at in (30, 47, 60):
+    for at in (75, 92, 105):
         line = [sys.executable, "-c", KILLED, str(tmp_path / str(at) / "ledger.sqlite"), str(at)]
         started[at] = subprocess.Popen(
             line, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

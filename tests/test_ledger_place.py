@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import random
 import shutil
 import signal
 import sqlite3
@@ -13,13 +14,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from faultyvfs import Connection, Disk
 from ledgerfilms import CARD, QUESTIONS, asked, enrolled
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.schema import CreateTable
+from sqlalchemy import CheckConstraint, inspect
 
 from bpals.errors import WorkspaceError
 from bpals.ledger import Ledger, old_sqlite, unfit
 from bpals.ledger.migrations import MIGRATIONS, Migration
+from bpals.ledger.reviewschema import REVIEW_TABLES
 from bpals.ledger.schema import TABLES
 
 TESTS = Path(__file__).parent
@@ -149,25 +151,55 @@ def test_a_folder_that_may_not_be_written_says_so(tmp_path):
 
 def test_a_newer_ledger_is_refused(path):
     """R12: tables of a later bpals are not guessed at."""
-    with Ledger.open(path, known=(*MIGRATIONS, Migration(2, "a later one", lambda _: None))):
+    latest = MIGRATIONS[-1].number
+    with Ledger.open(path, known=(*MIGRATIONS, Migration(latest + 1, "a later one", lambda _: None))):
         pass
     assert "pip install --upgrade bpals" in refusal(path)
-    assert "tables 2" in refusal(path, readonly=True)
+    assert f"tables {latest + 1}" in refusal(path, readonly=True)
 
 
-def test_an_older_ledger_is_backed_up_and_brought_up_to_date(path):
-    """R12, R19: the copy holds the old tables and opens by itself; the answers are in both."""
-    later = (*MIGRATIONS, Migration(2, "a colour", lambda c: c.exec_driver_sql("ALTER TABLE film ADD COLUMN hue TEXT")))
-    with pytest.raises(WorkspaceError, match="has tables 1 and this bpals reads 2"):
-        Ledger.open(path, readonly=True, known=later)
-    with Ledger.open(path, known=later) as ledger:
+@pytest.fixture
+def old_path(tmp_path):
+    """A ledger with twenty films and the first tables, as it was before there was a reading room."""
+    path = tmp_path / "old" / "ledger.sqlite"
+    with Ledger.open(path, known=MIGRATIONS[:1]) as ledger, ledger.lock("the test"):
+        judge, run = enrolled(ledger)
+        ledger.write(judge, run, [asked(f"{n}.png") for n in range(20)])
+    assert tables(path) == sorted(TABLES.tables)
+    return path
+
+
+def tables(path):
+    """The names of a file's tables."""
+    return [name for (name,) in sqlite_rows(path, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+
+
+ALL_TABLES = sorted([*TABLES.tables, *REVIEW_TABLES.tables])
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_an_older_ledger_is_backed_up_and_brought_up_to_date(old_path, readonly):
+    """R12, R19: whoever opens it, the copy holds the old tables and opens by itself; the answers are in both."""
+    with Ledger.open(old_path, readonly=readonly) as ledger:
         assert len(ledger.done(ledger.judge_id("stub"))) == 20
-    copy = Path(f"{path}.before-2")
+        assert ledger.verify() == []
+    assert tables(old_path) == ALL_TABLES
+    copy = Path(f"{old_path}.before-2")
+    assert tables(copy) == sorted(TABLES.tables)
     with Ledger.open(copy) as ledger:
         assert len(ledger.done(ledger.judge_id("stub"))) == 20
         assert ledger.verify() == []
-    columns = [row[1] for row in sqlite_rows(path, "PRAGMA table_info(film)")]
-    assert "hue" in columns
+
+
+def test_a_reader_of_an_older_ledger_that_is_being_written_says_so(old_path):
+    """R12: an older bpals that still runs is not disturbed; the message names it."""
+    with (
+        Ledger.open(old_path, known=MIGRATIONS[:1]) as ledger,
+        ledger.lock("an old run"),
+        pytest.raises(WorkspaceError, match=r"has tables 1, this bpals reads 2.*an old run .process"),
+    ):
+        Ledger.open(old_path, readonly=True)
+    assert tables(old_path) == sorted(TABLES.tables)
 
 
 def sqlite_rows(path, statement):
@@ -183,45 +215,71 @@ MIGRATING = textwrap.dedent(
     import os, signal, sys
     from bpals.ledger import Ledger
     from bpals.ledger.migrations import MIGRATIONS, Migration
+    from bpals.ledger.reviewschema import REVIEW_TABLES
 
-    def kill(_=None):
+    def kill():
         os.kill(os.getpid(), signal.SIGKILL)
 
     def change(connection):
-        connection.exec_driver_sql("ALTER TABLE film ADD COLUMN hue TEXT")
         if sys.argv[2] == "between":
+            for table in REVIEW_TABLES.sorted_tables[:5]:
+                table.create(connection)
             kill()
-        connection.exec_driver_sql("UPDATE film SET hue = 'grey'")
+        MIGRATIONS[1].make(connection)
+        if sys.argv[2] == "before the commit":
+            kill()
 
-    steps = [Migration(2, "a colour", change)]
-    if sys.argv[2] == "before the commit":
-        steps.append(Migration(3, "the end", kill))
-    Ledger.open(sys.argv[1], known=(*MIGRATIONS, *steps))
+    Ledger.open(sys.argv[1], known=(MIGRATIONS[0], Migration(2, "the reading room", change)))
     kill()
     """
 )
 
 
-def test_a_killed_migration_leaves_the_old_or_the_new_tables(path, tmp_path):
+def test_a_killed_migration_leaves_the_old_or_the_new_tables(old_path, tmp_path):
     """R19: killed between two statements or before the commit the old tables stay, after it the new ones are there."""
     started = {}
     for moment in ("between", "before the commit", "after"):
         folder = tmp_path / moment
         folder.mkdir()
-        shutil.copy(path, folder)
-        line = [sys.executable, "-c", MIGRATING, str(folder / path.name), moment]
+        shutil.copy(old_path, folder)
+        line = [sys.executable, "-c", MIGRATING, str(folder / old_path.name), moment]
         started[moment] = subprocess.Popen(line, env=SURROUNDINGS, stderr=subprocess.PIPE, text=True)
     for moment, process in started.items():
         _, errors = process.communicate()
         assert process.returncode == -signal.SIGKILL, errors
-        there = tmp_path / moment / path.name
-        assert Path(f"{there}.before-{3 if moment == 'before the commit' else 2}").exists()
-        hues = [row[1] for row in sqlite_rows(there, "PRAGMA table_info(film)")].count("hue")
-        assert hues == (moment == "after")
-        known = (*MIGRATIONS, Migration(2, "a colour", lambda c: c.exec_driver_sql("ALTER TABLE film ADD hue TEXT")))
-        with Ledger.open(there, known=known) as ledger:
+        there = tmp_path / moment / old_path.name
+        assert tables(Path(f"{there}.before-2")) == sorted(TABLES.tables)
+        assert tables(there) == (ALL_TABLES if moment == "after" else sorted(TABLES.tables))
+        with Ledger.open(there) as ledger:
             assert len(ledger.done(ledger.judge_id("stub"))) == 20
             assert ledger.verify() == []
+        assert tables(there) == ALL_TABLES
+
+
+def test_a_power_cut_during_the_migration_leaves_the_old_or_the_new_tables(old_path, tmp_path):
+    """R19, R02: cut at any write, with torn sectors, the old tables or all of the new ones are there, and the films."""
+    disk, randomness, taken = Disk("migrating"), random.Random(19), []  # noqa: S311
+
+    def cut_now_and_then(_what, _file):
+        if len(disk.operations) % 9 == 0:
+            folder = tmp_path / str(len(taken))
+            folder.mkdir()
+            disk.cut(folder, randomness)
+            taken.append(folder / old_path.name)
+
+    with Ledger.open(old_path, connect=lambda: Connection(old_path, disk), known=MIGRATIONS[:1]):
+        disk.before = cut_now_and_then
+        with Ledger.open(old_path, connect=lambda: Connection(old_path, disk)):
+            disk.before = None
+    disk.unregister()
+    assert len(taken) > 10
+    found = [tables(path) for path in taken]
+    assert {tuple(names) for names in found} == {tuple(sorted(TABLES.tables)), tuple(ALL_TABLES)}
+    for path in taken:
+        with Ledger.open(path) as ledger:
+            assert len(ledger.done(ledger.judge_id("stub"))) == 20
+            assert ledger.verify() == []
+        assert tables(path) == ALL_TABLES
 
 
 CREATING = textwrap.dedent(
@@ -386,16 +444,27 @@ def test_a_sound_sqlite_is_not(version):
     assert old_sqlite(version) is None
 
 
-def test_the_first_tables_are_frozen(path):
-    """What migration 1 makes is what every ledger out there has: a change is a new number, and this hash stays."""
+FROZEN = {1: "145e0c233debcc95", 2: "64865da9c6409d64"}
+
+
+@pytest.mark.parametrize("number", FROZEN)
+def test_released_tables_are_frozen(number, tmp_path):
+    """What a migration makes is what every ledger out there has: a change is a new number, and this hash stays."""
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(path, known=MIGRATIONS[:number]):
+        pass
     made = sqlite_rows(path, "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
     text = "\n".join(" ".join(sql.split()) for (sql,) in made)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "145e0c233debcc95", text
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == FROZEN[number], text
 
 
-@pytest.mark.parametrize("table", TABLES.sorted_tables, ids=lambda table: table.name)
-def test_the_tables_can_be_made_on_postgresql(table):
-    """The same schema will serve both; types that only SQLite knows would show here."""
-    text = str(CreateTable(table).compile(dialect=postgresql.dialect()))
-    assert "BLOB" not in text
-    assert "ROWID" not in text
+def test_the_tables_are_the_same_on_postgresql(postgres_url):
+    """X06: the same tables and columns, and none of them may be empty where the file's may not."""
+    with Ledger.open(postgres_url) as ledger, ledger.reading() as connection:
+        made = inspect(connection)
+        for table in [*TABLES.sorted_tables, *REVIEW_TABLES.sorted_tables]:
+            found = {column["name"]: column["nullable"] for column in made.get_columns(table.name)}
+            assert found == {column.name: column.nullable for column in table.columns}
+            assert len(made.get_check_constraints(table.name)) == sum(
+                isinstance(constraint, CheckConstraint) for constraint in table.constraints
+            )

@@ -9,8 +9,9 @@ import shape
 from bpals.version import VERSION
 
 PUBLIC = [
-    "Draw", "Endpoint", "Order", "Run", "Worth", "__version__", "audit", "compare", "judge", "load_signal", "mask",
-    "next_reviews", "plan_rate", "rate", "run_judge", "scorecard", "weights",
+    "Draw", "Endpoint", "Order", "Run", "Worth", "__version__", "audit", "compare", "export_reviews",
+    "import_reviews", "judge", "load_reviews", "load_signal", "mask", "next_reviews", "plan_rate", "rate",
+    "run_judge", "scorecard", "weights",
 ]  # fmt: skip
 
 

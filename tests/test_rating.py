@@ -13,19 +13,10 @@ from bpals.rating import PLAN, write_list
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory):
-    """A folder with an audit of the made-up films."""
-    folder = tmp_path_factory.mktemp("rated")
-    examples = shape.ROOT / "examples"
-    bpals.audit(f"table:{examples / 'films.csv'}", mapping=examples / "films.toml", workspace=folder / "audit")
-    return folder / "audit"
-
-
 @pytest.fixture
-def home(audited, tmp_path):
-    """A copy of that audit, to plan in."""
-    return shutil.copytree(audited, tmp_path / "audit")
+def home(films_audit, tmp_path):
+    """A copy of an audit of the made-up films, to plan in."""
+    return shutil.copytree(films_audit, tmp_path / "audit")
 
 
 def filled(listed, reader="Ann"):
@@ -126,15 +117,15 @@ def test_a_plan_that_cannot_be_is_refused(home, asked, error, words):
     assert not (home / PLAN).exists()
 
 
-def test_enriched_reads_are_refused_with_the_reason(audited):
+def test_enriched_reads_are_refused_with_the_reason(films_audit):
     """Reads nobody drew give no rate, unless the user says that every pair had the same chance."""
     reads = pl.read_csv(shape.ROOT / "examples" / "experts.csv").head(40)
     wide = reads.unpivot(index="image_id", variable_name="finding")
     verdict = pl.when(pl.col("value") == 1).then(pl.lit("present")).otherwise(pl.lit("absent"))
     given = wide.with_columns(verdict=verdict, reader=pl.lit("Ann"), inclusion=pl.lit(None, pl.Float64))
     with pytest.raises(TruthError, match="may be enriched in errors and give no rate"):
-        bpals.rate(audited, reviews=given)
-    told = bpals.rate(audited, reviews=given, simple_random=True)
+        bpals.rate(films_audit, reviews=given)
+    told = bpals.rate(films_audit, reviews=given, simple_random=True)
     assert told.rates["read"][0] > 30
 
 
@@ -172,14 +163,14 @@ def test_unknown_findings_and_words_are_refused(home, tmp_path):
             bpals.rate(home, reviews=file)
 
 
-def test_an_unknown_group_is_refused(audited):
+def test_an_unknown_group_is_refused(films_audit):
     """The columns that make groups are named."""
     reads = pl.DataFrame({"image_id": ["000_0.png"], "finding": ["Effusion"], "reader": ["Ann"],
                           "verdict": ["present"], "inclusion": [0.1]})  # fmt: skip
     with pytest.raises(UnknownName, match=r"'sexe'.*Did you mean 'sex'"):
-        bpals.rate(audited, reviews=reads, group_by=["sexe"])
+        bpals.rate(films_audit, reviews=reads, group_by=["sexe"])
     with pytest.raises(TruthError, match="no column 'inclusion'"):
-        bpals.rate(audited, reviews=reads.drop("inclusion"))
+        bpals.rate(films_audit, reviews=reads.drop("inclusion"))
 
 
 def test_a_damaged_or_foreign_key_is_refused(home):

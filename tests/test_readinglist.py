@@ -6,8 +6,10 @@ import pytest
 
 import bpals
 from bpals.errors import TruthError, UnknownName, WorkspaceError
-from bpals.readinglist import reading_list
+from bpals.readinglist import CASES, draw_cases, reading_list
+from bpals.review.desk.study import Study
 from bpals.signal.queue import READING_LIST
+from bpals.types import REVIEWS, Reviews
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +62,42 @@ def test_without_an_audit_there_is_no_list(tmp_path):
     """A WorkspaceError, as everywhere."""
     with pytest.raises(WorkspaceError):
         bpals.next_reviews(tmp_path)
+
+
+def study(workspace, **settings):
+    """A study of all findings of the workspace."""
+    named = pl.read_parquet(workspace / "signal.parquet")["finding"].cast(pl.String).unique(maintain_order=True)
+    return Study(name="study", findings=tuple(named), **settings)
+
+
+def test_cases_are_films_in_batches_with_their_chances(workspace):
+    """Of every ten, two at random; one film a patient in each; the chance is there when they are drawn."""
+    cases = draw_cases(workspace, study(workspace, queue_size=30, batch=10))
+    assert cases.schema == CASES
+    assert cases.height == cases["image_id"].n_unique() == 30
+    for start in range(0, 30, 10):
+        batch = cases.slice(start, 10)
+        assert batch["how"].to_list().count("random") == 2
+        assert batch["patient_id"].n_unique() == 10
+    assert cases["inclusion"].is_between(0, 1, closed="right").all()
+
+
+def test_cases_are_drawn_from_films_that_can_be_shown_and_that_nobody_holds(workspace):
+    """All of them, where more are asked for."""
+    films = pl.read_parquet(workspace / "images.parquet")["image_id"].to_list()
+    cases = draw_cases(workspace, study(workspace, queue_size=1_000_000), films=films[:40], without=films[:5])
+    assert sorted(cases["image_id"]) == sorted(films[5:40])
+
+
+def test_what_was_read_is_no_case_again_and_the_draw_is_another(workspace):
+    """Every finding of a film that was read is read."""
+    asked = study(workspace, queue_size=20)
+    first = draw_cases(workspace, asked)
+    findings = pl.DataFrame({"finding": list(asked.findings)})
+    read = first.head(10).select("image_id").join(findings, how="cross")
+    reads = read.with_columns(reader=pl.lit("ann"), verdict=pl.lit("absent"), inclusion=None).cast(REVIEWS)
+    second = draw_cases(workspace, asked, Reviews(table=reads.select(REVIEWS.names())))
+    assert not set(second["image_id"]) & set(read["image_id"])
+    assert first.equals(draw_cases(workspace, asked))
+    random = pl.col("how") == "random"
+    assert set(second.filter(random)["image_id"]) != set(first.filter(random)["image_id"])

@@ -13,6 +13,9 @@
     bpals.plan_rate              # what to read at random, so that
     bpals.rate                   # tells the error rate of the labels, with intervals
 
+    bpals.import_reviews("audit", "reads.csv")   # reads from a file, kept; read twice, they are one
+    bpals.export_reviews("audit", "out.csv")     # every review, one row a read
+
     bpals.run_judge("table:scores.csv")          # an image judge, beside the one that reads the record
     bpals.compare("mine", "record")              # where two judges differ, and who was right
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from bpals.comparing import compare
     from bpals.judges.endpoint import Endpoint
     from bpals.judging import Order, run_judge
+    from bpals.reviewfiles import export_reviews, import_reviews, load_reviews
 
 __all__ = [
     "Draw",
@@ -46,7 +50,10 @@ __all__ = [
     "__version__",
     "audit",
     "compare",
+    "export_reviews",
+    "import_reviews",
     "judge",
+    "load_reviews",
     "load_signal",
     "mask",
     "next_reviews",
@@ -61,6 +68,9 @@ _AT_USE = {
     "Endpoint": "bpals.judges.endpoint",
     "Order": "bpals.judging",
     "compare": "bpals.comparing",
+    "export_reviews": "bpals.reviewfiles",
+    "import_reviews": "bpals.reviewfiles",
+    "load_reviews": "bpals.reviewfiles",
     "run_judge": "bpals.judging",
 }
 """Names that bring a database or an image library with them, and so are loaded when somebody asks for them."""

@@ -19,12 +19,12 @@ from bpals.errors import UnknownName, UsageError
 from bpals.experts import Experts, load_experts
 from bpals.judges import timeline
 from bpals.judges.record import RecordJudge
-from bpals.panel import choose, without_signal
+from bpals.panel import Chosen, choose, without_signal
 from bpals.provenance import commit, packages
 from bpals.report.page import Page, render
+from bpals.score.manyreads import Files, as_typed
 from bpals.signal.calibrate import ENOUGH_ERRORS
 from bpals.signal.trust import Signal, estimate
-from bpals.signal.voices import Panel
 from bpals.sources import nih, table
 from bpals.sources.mapping import SHIPPED
 from bpals.types import Dataset, Notice, Reference, Reviews, judgments_schema
@@ -48,6 +48,10 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
 }
 """What an audit does when it is not told: the value, and why."""
 
+RECORD_ANSWERS = "judgments/record.parquet"
+GROUP_ANSWERS = "group-judgments.parquet"
+"""What the record judge says of groups: beside the judges' tables, so that no judge can be called so."""
+
 FEW_FILMS = 1000
 """Below it the judge's answers are hardly better than what is usual for each finding."""
 
@@ -70,6 +74,45 @@ class Run:
         return self.workspace / "report.html"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What the record judge answered."""
+
+    claims: pl.DataFrame
+    """About every claim: JUDGMENTS."""
+    groups: pl.DataFrame | None = None
+    """About the groups that experts speak of, where they speak of any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """A signal that is not written yet, with what it was made of."""
+
+    dataset: Dataset
+    chosen: Chosen
+    experts: Experts
+    signal: Signal
+    notices: tuple[Notice, ...]
+
+    def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Write down what was read and decided, for `run.json`."""
+        told = _record(values, self.dataset, self.signal, self.experts, self.notices)
+        return told | {"judges": self.chosen.entries(self.signal)}
+
+    def write(self, staging: Staging) -> None:
+        """Write the tables of the signal."""
+        staging.write_table("signal.parquet", self.signal.table)
+        if self.signal.groups is not None:
+            staging.write_table("groups.parquet", self.signal.groups)
+        if self.signal.calibration is not None:
+            staging.write_table("calibration.parquet", self.signal.calibration)
+
+    def page(self, record: Mapping[str, Any]) -> bytes:
+        """Write the report."""
+        made = Page(dataset=self.dataset, signal=self.signal.table, groups=self.signal.groups, run=record)
+        return render(made).encode()
+
+
 def audit(  # noqa: PLR0913  an option of the command is a parameter
     source: str | None = None,
     *,
@@ -78,7 +121,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     judges: str | Sequence[str] | None = None,
     calibrate: str | None = None,
     calibrate_split: str | None = None,
-    reviews: str | os.PathLike[str] | None = None,
+    reviews: Files | None = None,
     reviews_split: str | None = None,
     refit: str | None = None,
     refit_split: str | None = None,
@@ -88,9 +131,9 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
 
     `source` is `nih`, `nih:FILE` or `table:FILE`; `mapping` describes a table; `judges` names the judges to use;
     `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them; `reviews` is a
-    file of single reads, and `reviews_split` which of them; `refit` is KIND=PATH, expert labels of a random sample of
-    the audited films, to fit how common errors are here. With none of it: the dataset that the workspace's judges were
-    asked about, or else the embedded NIH record, into ./audit.
+    file of single reads, or several, and `reviews_split` which of them; `refit` is KIND=PATH, expert labels of a random
+    sample of the audited films, to fit how common errors are here. With none of it: the dataset that the workspace's
+    judges were asked about, or else the embedded NIH record, into ./audit.
     """
     started = time.monotonic()
     given = {
@@ -100,7 +143,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         "judges": judges if judges is None or isinstance(judges, str) else list(judges),
         "calibrate": calibrate,
         "calibrate_split": calibrate_split,
-        "reviews": None if reviews is None else os.fspath(reviews),
+        "reviews": as_typed(reviews),
         "reviews_split": reviews_split,
         "refit": refit,
         "refit_split": refit_split,
@@ -113,19 +156,18 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         chosen = choose(home, use["judges"])
         dataset = load_source(use["source"], use["mapping"])
         experts = load_experts(use, dataset)
-        panel, notices = chosen.seat(dataset, experts.reference)
-        judgments = _ask(chosen.record, dataset, progress)
-        signal = _weigh(dataset, (chosen.record, judgments), panel, experts, progress)
-        notices += [*without_signal(signal, dataset.vocabulary.findings), *_few(chosen.record, dataset)]
-        record = _record(values, dataset, signal, experts, notices) | {"judges": chosen.entries(signal)}
+        answers = _ask(chosen.record, dataset, experts, progress)
+        weighed = weigh(dataset, chosen, answers, experts, progress)
+        record = weighed.described(values)
         progress("writing the tables", 0.85)
-        _write_tables(staging, dataset, judgments, signal)
-        del judgments
+        _write_answers(staging, dataset, answers)
+        del answers
+        weighed.write(staging)
         progress("writing the report", 0.92)
         record["seconds"] = round(time.monotonic() - started, 1)
-        page = Page(dataset=dataset, signal=signal.table, groups=signal.groups, run=record)
-        staging.write("report.html", render(page).encode())
+        staging.write("report.html", weighed.page(record))
         sealed = staging.seal(record)
+    signal = weighed.signal
     if source is not None:
         # The next audit here is of the same dataset, unless another is named.
         home.remember_dataset(use["source"], use["mapping"])
@@ -133,50 +175,48 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     return Run(workspace=home.path, signal=signal.table, groups=signal.groups, record=sealed)
 
 
-def _ask(judge: RecordJudge | None, dataset: Dataset, progress: Progress) -> pl.DataFrame:
-    """Ask the record judge about every claim; without one there is no answer."""
+def _ask(judge: RecordJudge | None, dataset: Dataset, experts: Experts, progress: Progress) -> Answers:
+    """Ask the record judge about every claim, and about the groups that experts speak of; without one is no answer."""
     if judge is None:
-        return pl.DataFrame(schema=judgments_schema(dataset.vocabulary))
-    return judge.read(
+        return Answers(claims=pl.DataFrame(schema=judgments_schema(dataset.vocabulary)))
+    claims = judge.read(
         dataset.images,
         dataset.claims,
         dataset.vocabulary,
         progress=lambda share: progress("asking the record judge", 0.05 + 0.45 * share),
     )
+    if not (groups := experts.groups_within(dataset.vocabulary)):
+        return Answers(claims=claims)
+    about = judge.read_groups(
+        dataset.images,
+        dataset.claims,
+        dataset.vocabulary,
+        groups,
+        progress=lambda share: progress("asking about groups", 0.5 + 0.25 * share),
+    )
+    return Answers(claims=claims, groups=about)
 
 
-def _weigh(
-    dataset: Dataset,
-    record: tuple[RecordJudge | None, pl.DataFrame],
-    panel: Panel,
-    experts: Experts,
-    progress: Progress,
-) -> Signal:
-    """Weigh claims and answers; with expert labels or reads, ask the record judge about their groups too."""
-    judge, judgments = record
-    evidence = group_judgments = None
-    if experts.given and judge is not None:
+def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, progress: Progress) -> Weighed:
+    """Weigh claims, answers and what experts say; nobody is asked or trained."""
+    panel, notices = chosen.seat(dataset, experts.reference)
+    evidence = None
+    if experts.given and chosen.record is not None:
         evidence = timeline.read_record(dataset.images, dataset.claims, dataset.vocabulary).evidence
-        if groups := experts.groups_within(dataset.vocabulary):
-            group_judgments = judge.read_groups(
-                dataset.images,
-                dataset.claims,
-                dataset.vocabulary,
-                groups,
-                progress=lambda share: progress("asking about groups", 0.5 + 0.25 * share),
-            )
     progress("weighing claims and answers", 0.75)
     with threadpool_limits(1):
-        return estimate(
+        signal = estimate(
             dataset,
-            judgments,
+            answers.claims,
             experts.reference,
             evidence=evidence,
-            group_judgments=group_judgments,
+            group_judgments=answers.groups,
             panel=panel,
             reviews=experts.reviews,
             random_sample=experts.random_sample,
         )
+    notices += [*without_signal(signal, dataset.vocabulary.findings), *_few(chosen.record, dataset)]
+    return Weighed(dataset=dataset, chosen=chosen, experts=experts, signal=signal, notices=tuple(notices))
 
 
 def load_signal(workspace: str | os.PathLike[str] = "audit") -> pl.DataFrame:
@@ -238,11 +278,12 @@ def _record(
             "pairs": signal.calibration.height,
             "crossfit": "by patient",
             "findings": {name: dict(fit) for name, fit in signal.findings.items()},
-            "shifts": {name: list(by) for name, by in signal.shifts.items()},
+            "members": _members(dataset, experts, signal),
             "inputs": dict(taught.inputs),
             "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
         }
-    notices = [*dataset.notices, *experts.notices, *_unfitted(reference, signal), *_unlearnt(signal), *noticed]
+    untaught = [*_unfitted(reference, signal), *experts.unshifted(signal.shifts), *_unlearnt(signal)]
+    notices = [*dataset.notices, *experts.notices, *untaught, *noticed]
     return {
         "bpals": VERSION,
         "command": "bpals audit",
@@ -256,11 +297,18 @@ def _record(
         "packages": packages(),
         "calibration": calibration,
         "reviews": _reviews_entry(experts.reviews, values["reviews_split"]["value"], signal),
+        "refit": _refit_entry(experts.random_sample, values["refit_split"]["value"], signal),
         "flags": _flag_rules(signal),
         "certificates": _certificates(signal),
         "dependence": _dependence(signal),
         "notices": [asdict(notice) for notice in notices],
     }
+
+
+def _members(dataset: Dataset, experts: Experts, signal: Signal) -> dict[str, str]:
+    """Name the findings that follow a fitted group: nobody read them apart, so nothing is certified of them."""
+    fitted = [group for group in experts.groups_within(dataset.vocabulary) if group.name in signal.findings]
+    return {member: group.name for group in fitted for member in group.members if member not in signal.findings}
 
 
 def _reviews_entry(reviews: Reviews | None, split: str, signal: Signal) -> dict[str, Any] | None:
@@ -277,6 +325,23 @@ def _reviews_entry(reviews: Reviews | None, split: str, signal: Signal) -> dict[
         "confusion": {
             finding: {reader: errs.round(4).tolist() for reader, errs in its.items()}
             for finding, its in signal.readers.items()
+        },
+    }
+
+
+def _refit_entry(sample: Reference | None, split: str, signal: Signal) -> dict[str, Any] | None:
+    """Write down the random sample that was given, and what it added to the logits of each finding."""
+    if sample is None:
+        return None
+    return {
+        "reference": sample.kind,
+        "split": split,
+        "films": sample.truth["image_id"].n_unique(),
+        "pairs": sample.truth.height,
+        "inputs": dict(sample.inputs),
+        "shifts": {
+            name: {"present": round(present, 4), "absent": round(absent, 4)}
+            for name, (present, absent) in signal.shifts.items()
         },
     }
 
@@ -353,14 +418,11 @@ def _certificates(signal: Signal) -> list[dict[str, Any]]:
     ]
 
 
-def _write_tables(staging: Staging, dataset: Dataset, judgments: pl.DataFrame, signal: Signal) -> None:
-    """Write every table of the workspace."""
+def _write_answers(staging: Staging, dataset: Dataset, answers: Answers) -> None:
+    """Write what the signal is made of: the films, the claims, and what the record judge answered."""
     staging.write_table("images.parquet", dataset.images)
     staging.write_table("claims.parquet", dataset.claims)
-    if not judgments.is_empty():
-        staging.write_table("judgments/record.parquet", judgments)
-    staging.write_table("signal.parquet", signal.table)
-    if signal.groups is not None:
-        staging.write_table("groups.parquet", signal.groups)
-    if signal.calibration is not None:
-        staging.write_table("calibration.parquet", signal.calibration)
+    if not answers.claims.is_empty():
+        staging.write_table(RECORD_ANSWERS, answers.claims)
+    if answers.groups is not None:
+        staging.write_table(GROUP_ANSWERS, answers.groups)

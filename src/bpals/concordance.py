@@ -16,6 +16,7 @@ from bpals.score.dependence import called
 from bpals.score.opinions import Audited, opinions
 from bpals.score.resamples import Resampling
 from bpals.signal.agreement import Bootstrap, Row, against_the_others, among, between, majority, side_by_side
+from bpals.types import Notice
 
 LABEL = "label"
 SIGNAL = "bpals"
@@ -40,6 +41,25 @@ def concordance(
     machines = _machines(most, here, judges, groups)
     pairs = pl.concat([against_the_others(known), side_by_side(known, machines), side_by_side(machines, most)])
     return [*among(known, here.images, bootstrap), *between(pairs, here.images, bootstrap)]
+
+
+def unlike_films(reads: pl.DataFrame, audited: Audited) -> list[Notice]:
+    """Say that judges answered different films of those that were read: their agreement does not compare."""
+    read = set(reads["image_id"]) & set(audited.images["image_id"])
+    given = {"record": audited.judgments} if audited.judgments.height else {}
+    answered = {
+        name: read & set(answers.filter(pl.col("outcome").cast(pl.String) == "answered")["image_id"])
+        for name, answers in {**given, **audited.judges}.items()
+    }
+    unlike = sum(films != read for films in answered.values())
+    if not unlike or len(answered) == 1:
+        return []
+    counts = ", ".join(f"{name} {len(films):,}" for name, films in answered.items())
+    message = (
+        f"of the {len(read):,} films that were read the judges answered different ones ({counts}); each is held "
+        "against readers on its own films, so their rows do not compare. Type: --only-judged"
+    )
+    return [Notice(code="unlike_films", count=unlike, message=message)]
 
 
 def _of_read_films(audited: Audited, reads: pl.DataFrame) -> Audited:

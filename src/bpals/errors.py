@@ -1,16 +1,22 @@
 """The exception tree. A branch says who must act.
 
 BpalsError
-  UsageError        you asked for something that cannot be
-    UnknownName     a name nobody knows; the message says what was meant
-    MissingExtra    an optional package is not installed; the message has the line to type
-  SourceError       a dataset is not what its loader expects
-  TruthError        an expert label file is not what its loader expects
-  FilmError         a folder or archive of films cannot be used at all
-  JudgeError        a judge cannot be asked at all: a wrong address, a key refused, an image that does not arrive
-  Stopped           a run stopped before its end; what is done is kept, the same command goes on
-  WorkspaceError    a workspace is missing, half-written, busy or of another version
-  ContractBroken    a source, judge or signal that somebody wrote does not keep its promise
+  UsageError         you asked for something that cannot be
+    UnknownName      a name nobody knows; the message says what was meant
+    MissingExtra     an optional package is not installed; the message has the line to type
+  SourceError        a dataset is not what its loader expects
+  TruthError         an expert label file is not what its loader expects
+  FilmError          a folder or archive of films cannot be used at all
+  JudgeError         a judge cannot be asked at all: a wrong address, a key refused, an image that does not arrive
+  Stopped            a run stopped before its end; what is done is kept, the same command goes on
+  WorkspaceError     a workspace is missing, half-written, busy or of another version
+    TransactionLost  a database went away in the middle; nothing of the transaction was kept, and it may be tried again
+  ContractBroken     a source, judge or signal that somebody wrote does not keep its promise
+  RoomError          the reading room does not do what was asked of it
+    NotYours         another reader's reading, or something for another role
+    StaleVersion     it was changed meanwhile, elsewhere; the newer one comes with the error
+    NotNow           the lock holds, it is not locked yet, or the case has gone to somebody else
+    Refused          an answer that cannot be kept as it stands
 
 Every message says what is wrong, where, and what to type next, in one line.
 """
@@ -19,6 +25,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class BpalsError(Exception):
@@ -76,5 +83,35 @@ class WorkspaceError(BpalsError):
     """A workspace is missing, half-written, busy or of another version."""
 
 
+class TransactionLost(WorkspaceError):
+    """A database went away, or two transactions crossed; the transaction may be tried again as a whole."""
+
+
 class ContractBroken(BpalsError):
     """A source, judge or signal that somebody wrote does not keep its promise."""
+
+
+class RoomError(BpalsError):
+    """The reading room does not do what was asked of it."""
+
+
+class NotYours(RoomError):
+    """Another reader's reading, or something for another role; it says nothing about what is there."""
+
+
+class StaleVersion(RoomError):
+    """What was to be changed was changed meanwhile, elsewhere; nothing is overwritten."""
+
+    def __init__(self, message: str, current: Any) -> None:
+        """Carry the newer one, so that both can be shown."""
+        super().__init__(message)
+        self.current = current
+        """A `ReadingView`, or the `Disagreement` that was to be settled."""
+
+
+class NotNow(RoomError):
+    """The state of the case does not allow it: the lock holds, or it is not locked yet."""
+
+
+class Refused(RoomError):
+    """An answer that cannot be kept as it stands; nothing of it was stored."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import polars as pl
 
 from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
 from bpals.score import references
+from bpals.score.manyreads import load_many
 from bpals.types import Dataset, Notice, Reference, Reviews
 
 
@@ -32,6 +35,23 @@ class Experts:
         read = [] if self.reviews is None else self.reviews.groups_within(vocabulary)
         return [*said, *(group for group in read if group not in said)]
 
+    def unshifted(self, shifted: Collection[str]) -> list[Notice]:
+        """Say of which findings the random sample moved nothing: only what was fitted can be shifted."""
+        if self.random_sample is None:
+            return []
+        notices = []
+        sides = self.random_sample.truth.group_by("finding", maintain_order=True).agg(
+            pl.len(), pl.col("present").mean()
+        )
+        for finding, pairs, share in sides.iter_rows():
+            if finding in shifted:
+                continue
+            all_alike = {0.0: "absent", 1.0: "present"}.get(share)
+            why = f"all of its {pairs:,} labels are {all_alike}" if all_alike else "nothing was fitted for it"
+            message = f"--refit: {finding} was not shifted: {why}"
+            notices.append(Notice(code="unshifted", count=pairs, message=message))
+        return notices
+
 
 def load_experts(use: Mapping[str, Any], dataset: Dataset) -> Experts:
     """Read what the values of an audit name; what experts say of films that are not here is counted."""
@@ -39,7 +59,7 @@ def load_experts(use: Mapping[str, Any], dataset: Dataset) -> Experts:
     reference = _labels(use, "calibrate", dataset, notices)
     reviews = None
     if use["reviews"] is not None:
-        read = references.load_reads(use["reviews"], vocabulary=dataset.vocabulary, split=use["reviews_split"])
+        read = load_many(use["reviews"], vocabulary=dataset.vocabulary, split=use["reviews_split"])
         reviews = references.of_films(read, dataset.images)
         notices += reviews.notices
     if use["refit"] is not None and reference is None and reviews is None:
@@ -48,19 +68,37 @@ def load_experts(use: Mapping[str, Any], dataset: Dataset) -> Experts:
             f"KIND=PATH --refit {use['refit']}"
         )
     sample = _labels(use, "refit", dataset, notices)
+    notices += _taught_before(sample, reference, reviews)
     return Experts(reference=reference, reviews=reviews, random_sample=sample, notices=tuple(notices))
+
+
+def _taught_before(sample: Reference | None, reference: Reference | None, reviews: Reviews | None) -> list[Notice]:
+    """Count the films of the random sample that also teach: they would count twice."""
+    if sample is None:
+        return []
+    films = set(sample.truth["image_id"])
+    taught = set() if reference is None else set(reference.truth["image_id"])
+    taught |= set() if reviews is None else set(reviews.table["image_id"])
+    if not (both := len(films & taught)):
+        return []
+    message = (
+        f"--refit: {both:,} of its {len(films):,} films are also among those that the trust is fitted on. They count "
+        "twice, and films that were chosen to be fitted on are seldom a random sample: draw others"
+    )
+    return [Notice(code="refit_overlap", count=both, message=message)]
 
 
 def _labels(use: Mapping[str, Any], option: str, dataset: Dataset, notices: list[Notice]) -> Reference | None:
     """Read the expert labels of one option."""
     if use[option] is None:
         return None
-    kind = references.parse(use[option])[0]
+    typed = f"--{option}"
+    kind = references.parse(use[option], typed)[0]
     if kind == "boxes":
         raise UsageError(
-            f"--{option} boxes: they are presences only, and nothing can be fitted without absences. "
-            f"Type: bpals audit --{option} four-findings=PATH"
+            f"{typed} boxes: they are presences only, and nothing can be fitted without absences. "
+            f"Type: bpals audit {typed} four-findings=PATH"
         )
-    labels = references.load(use[option], vocabulary=dataset.vocabulary, split=use[f"{option}_split"])
+    labels = references.load(use[option], vocabulary=dataset.vocabulary, split=use[f"{option}_split"], option=typed)
     notices += [*labels.notices, *references.unknown_films(kind, labels.truth, dataset.images)]
     return labels

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from bpals.errors import UnknownName, UsageError
@@ -15,16 +14,17 @@ from bpals.ledger import Ledger
 from bpals.sealedjudge import SealedJudge
 from bpals.types import OUTCOME
 from bpals.workspace import Workspace
+from bpals.workspaceledger import is_there, ledger_of
 
-LEDGER = "ledger.sqlite"
 
-
-def status_of(workspace: str | os.PathLike[str] = "audit", judge: str | None = None) -> list[dict[str, Any]]:
+def status_of(
+    workspace: str | os.PathLike[str] = "audit", judge: str | None = None, *, ledger: str | None = None
+) -> list[dict[str, Any]]:
     """Say how far each judge is that was asked here, or whose scores were read here; or one of them."""
-    rows = asked_status(workspace)
+    rows = asked_status(workspace, ledger=ledger)
     asked = {row["judge"] for row in rows}
     rows += [_read(sealed) for sealed in Workspace(workspace).judges() if sealed.name not in asked]
-    if not rows and not (Path(workspace) / LEDGER).exists():
+    if not rows and not is_there(ledger_of(Workspace(workspace), ledger)):
         raise UsageError(f"{workspace} holds no ledger: no judge was asked here. Type: bpals judge run SPEC")
     names = [row["judge"] for row in rows]
     if judge is not None and judge not in names:
@@ -32,13 +32,13 @@ def status_of(workspace: str | os.PathLike[str] = "audit", judge: str | None = N
     return [row for row in rows if judge in (None, row["judge"])]
 
 
-def asked_status(workspace: str | os.PathLike[str] = "audit") -> list[dict[str, Any]]:
+def asked_status(workspace: str | os.PathLike[str] = "audit", *, ledger: str | None = None) -> list[dict[str, Any]]:
     """Say how far each judge is that was asked here; none where there is no ledger."""
-    path = Path(workspace) / LEDGER
-    if not path.exists():
+    address = ledger_of(Workspace(workspace), ledger)
+    if not is_there(address):
         return []
-    with Ledger.open(path, readonly=True, must_exist=True) as ledger:
-        return [_status(ledger, card["judge"]) for card in ledger.cards()]
+    with Ledger.open(address, readonly=True, must_exist=True) as opened:
+        return [_status(opened, card["judge"]) for card in opened.cards()]
 
 
 def _read(sealed: SealedJudge) -> dict[str, Any]:

@@ -31,14 +31,16 @@ from bpals.judges.run import Plan, ask_controls, lines, run
 from bpals.judges.selftest import Observed, selftest
 from bpals.judges.snapshot import Snapshot, Tally
 from bpals.judges.waiting import wait_for
-from bpals.judgestatus import LEDGER, end_killed
+from bpals.judgestatus import end_killed
 from bpals.ledger import Ledger
+from bpals.ledger.relay import for_a_run
 from bpals.lightbox import Lightbox, name_films, odd_films, open_lightbox
 from bpals.provenance import commit, packages
 from bpals.registry import find, parse_spec
 from bpals.sealedjudge import check_judge_name
 from bpals.types import OUTCOME, Film, JudgeCard, Notice, Question
 from bpals.workspace import Workspace
+from bpals.workspaceledger import ledger_of, remember_ledger
 
 TRIAL_PATIENCE_S = 10.0
 """How long a server may be silent while it is tried out."""
@@ -71,6 +73,8 @@ class Order:
     verify: int = 0
     """Ask at least that many stored questions again, whole films of them, and say how far the answers drift."""
     seed: int = 0
+    ledger: str | None = None
+    """The address of a PostgreSQL ledger; by default the one that the workspace remembers, or a file of its own."""
     workers: int | None = None
     """Processes that read films; by default one a core, four at most."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -140,7 +144,9 @@ def run_judge(
     box = open_lightbox(home, films, where, wish.preparation, require_all=wish.require_all)
     for notice in box.shelf.notices:
         say(notice.message)
-    with Ledger.open(home.path / LEDGER) as ledger, ledger.lock("judge run"):
+    address = ledger_of(home, wish.ledger)
+    with for_a_run(address) as ledger:
+        remember_ledger(home, address)
         end_killed(ledger)
         return _ask(asked, _Desk(home=home, box=box, ledger=ledger, wish=wish, watch=watch, say=say))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from bpals.durable import parquet, sync_folder, write_durably
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import fold
 from bpals.score import references, verdicts
+from bpals.score.manyreads import Files, load_many
 from bpals.scoring import vocabulary_of
 from bpals.signal.planning import READS, reads_for, widths
 from bpals.signal.rates import Rating, rates
@@ -53,6 +54,8 @@ class Plan:
     """Reads a finding, those of earlier plans included."""
     batch: int
     """1 for the first list of a workspace; a later one adds to it."""
+    guessed: tuple[str, ...] = ()
+    """Findings whose trust no expert label taught: their expected rate is mostly far too high."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,25 +102,35 @@ def plan_rate(
     _keep(home, pl.concat([kept.filter(~pl.col("finding").is_in(wanted)), drawn]))
     blank = pl.lit(None, pl.String).alias
     listed = new.select("image_id", "finding", blank("verdict"), blank("reader"))
-    return Plan(reading_list=listed, widths=table, reads=number, batch=batch)
+    guessed = tuple(name for name in table["finding"].unique(maintain_order=True) if name not in _taught(audit))
+    return Plan(reading_list=listed, widths=table, reads=number, batch=batch, guessed=guessed)
 
 
 def rate(
     workspace: str | os.PathLike[str] = "audit",
     *,
-    reviews: str | os.PathLike[str] | pl.DataFrame,
+    reviews: Files | pl.DataFrame,
     group_by: Sequence[str] = (),
     simple_random: bool = False,
+    films: Collection[str] | None = None,
     seed: int = 0,
 ) -> Rates:
-    """Tell the label error rate of a workspace's dataset from reads: a file, or a table with the columns of REVIEWS."""
+    """Tell the label error rate of a workspace's dataset from reads: a file, or a table with the columns of REVIEWS.
+
+    `films` names those that could be drawn, where not all could: the rate is theirs.
+    """
     home = Workspace(workspace)
     audit = home.open()
     images = audit.table("images.parquet")
+    if films is not None:
+        images = images.filter(pl.col("image_id").is_in(list(films)))
     loaded = references.of_films(_reviews(audit, reviews), images)
     plan = _plan_of(home)
     named = loaded.table["finding"].unique().to_list()
-    fresh = stratify(_claims(audit).filter(pl.col("finding").is_in(named)))
+    claims = _claims(audit).filter(pl.col("finding").is_in(named))
+    if films is not None:
+        claims = claims.join(images.select("image_id"), on="image_id", how="semi", maintain_order="left")
+    fresh = stratify(claims)
     stratified = fresh if plan is None else _planned(fresh, plan.filter(pl.col("finding").is_in(named)), home)
     grouped = stratified.join(_groups(images, group_by), on="image_id", how="left", maintain_order="left")
     how = Rating(simple_random=simple_random, seed=seed)
@@ -141,10 +154,10 @@ def write_list(plan: Plan, file: Path) -> None:
         raise UsageError(f"{file} cannot be written: {error.strerror}. Name another with --out FILE") from None
 
 
-def _reviews(audit: Sealed, given: str | os.PathLike[str] | pl.DataFrame) -> Reviews:
+def _reviews(audit: Sealed, given: Files | pl.DataFrame) -> Reviews:
     if not isinstance(given, pl.DataFrame):
         vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
-        return references.load_reads(given if isinstance(given, str) else Path(given), vocabulary=vocabulary)
+        return load_many(given, vocabulary=vocabulary)
     if missing := set(REVIEWS.names()) - set(given.columns):
         raise TruthError(f"the table of reviews has no column {min(missing)!r}. Give it {', '.join(REVIEWS)}")
     return Reviews(table=given.select(REVIEWS.names()).cast(REVIEWS), inputs={"the table": ""})
@@ -157,6 +170,12 @@ def _claims(audit: Sealed) -> pl.DataFrame:
     return pl.concat(
         [audit.table(name, *columns).with_columns(pl.col("finding", "says").cast(pl.String)) for name in names]
     )
+
+
+def _taught(audit: Sealed) -> set[str]:
+    """Name the findings and groups whose trust was fitted on expert labels, and the members of such groups."""
+    calibration = audit.run.get("calibration") or {}
+    return {*calibration.get("findings", ()), *calibration.get("members", ())}
 
 
 def _resolve(audit: Sealed, findings: Sequence[str]) -> list[str]:

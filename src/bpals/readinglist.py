@@ -1,24 +1,37 @@
-"""The reading list of a workspace: what `bpals review next` gives, in one call.
+"""The reading list of a workspace: what `bpals review next` gives, and what a reading room is filled with.
 
 listed = next_reviews("audit", n=50)        the next 50 pairs to read: most by value, a share at random, unmarked
+cases = draw_cases("audit", study, reads)   the films of a study, in the order of reading, with the chance of each
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
+from bpals.review.desk.study import Study
 from bpals.score import references
+from bpals.score.manyreads import Files, load_many
 from bpals.scoring import vocabulary_of
 from bpals.signal import queue
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
 from bpals.types import Notice, Reviews
 from bpals.workspace import Workspace
+
+CASES = pl.Schema(
+    {
+        "image_id": pl.String(),
+        "patient_id": pl.String(),
+        "finding": pl.String(),  # for which the film was drawn
+        "how": pl.String(),  # value or random; never shown to a reader
+        "inclusion": pl.Float64(),  # chance of the film, or of the pair where only what was drawn is asked
+    }
+)
+"""What a reading room is to read: films, in the order of reading."""
 
 COLUMNS = ("image_id", "finding", "says", "trust", "trust_low", "trust_high", "method")
 
@@ -37,7 +50,7 @@ def next_reviews(
     *,
     n: int = 50,
     findings: Sequence[str] | None = None,
-    reviews: str | os.PathLike[str] | None = None,
+    reviews: Files | None = None,
     worth: Worth | None = None,
     draw: Draw | None = None,
 ) -> pl.DataFrame:
@@ -55,7 +68,7 @@ def reading_list(
     *,
     n: int = 50,
     findings: Sequence[str] | None = None,
-    reviews: str | os.PathLike[str] | None = None,
+    reviews: Files | None = None,
     worth: Worth | None = None,
     draw: Draw | None = None,
 ) -> ReadingList:
@@ -65,7 +78,7 @@ def reading_list(
     vocabulary = vocabulary_of(signal)
     read: Reviews | None = None
     if reviews is not None:
-        read = references.of_films(references.load_reads(Path(reviews), vocabulary=vocabulary), images)
+        read = references.of_films(load_many(reviews, vocabulary=vocabulary), images)
     if findings is not None:
         named = vocabulary.resolve(findings, where="--findings")
         signal = signal.filter(pl.col("finding").is_in(named))
@@ -75,3 +88,34 @@ def reading_list(
         message = f"{listed.height:,} pairs are left to read, not {n:,}: one a patient, unless --all-films is given"
         notices = (*notices, Notice(code="few_left", count=listed.height, message=message))
     return ReadingList(table=listed, notices=notices)
+
+
+def draw_cases(
+    workspace: str | os.PathLike[str],
+    study: Study,
+    reviews: Reviews | None = None,
+    *,
+    films: Collection[str] | None = None,
+    without: Collection[str] = (),
+) -> pl.DataFrame:
+    """Draw the films of a study, `queue_size` at most: CASES in the order of reading, most by value, a share at random.
+
+    `reviews` are the reads that there are: what was read is not offered again. `films` names those that can be shown,
+    where not all can; `without` those that somebody holds now. They are drawn batch by batch, one film a patient in
+    each, and each with its chance to be in that batch.
+    """
+    audit = Workspace(workspace).open()
+    images = audit.table("images.parquet", "image_id", "patient_id")
+    signal = audit.table("signal.parquet", *COLUMNS).filter(pl.col("finding").is_in(list(study.findings)))
+    shown = images["image_id"] if films is None else pl.Series(list(films), dtype=pl.String)
+    shown = shown.filter(~shown.is_in(list(without)))
+    how = Draw(
+        random_share=study.random_share,
+        # Another draw after other reads, the same one after the same.
+        seed=study.seed * 1_000_003 + (0 if reviews is None else reviews.table.height),
+        whole_films=study.asks == "all",
+        batch=study.batch,
+    )
+    listed = queue.next_reviews(signal, images, n=study.queue_size, reviews=reviews, only=shown, draw=how)
+    named = listed.join(images, on="image_id", how="left", maintain_order="left")
+    return named.rename({"drawn": "how"}).select(CASES.names()).cast(CASES)

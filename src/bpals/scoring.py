@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from bpals.concordance import concordance
+from bpals.concordance import concordance, unlike_films
 from bpals.errors import UsageError
 from bpals.findings import NIH, Vocabulary
 from bpals.score import references
@@ -30,7 +30,7 @@ from bpals.score.scorecard import Row
 from bpals.score.scorecard import scorecard as score_pairs
 from bpals.sealedjudge import RECORD_JUDGE
 from bpals.sources import nih
-from bpals.types import Notice, Reference
+from bpals.types import Notice, Reference, Reviews
 from bpals.version import VERSION
 from bpals.workspace import Sealed, Workspace
 
@@ -92,7 +92,13 @@ def scorecard(  # noqa: PLR0913  an option of the command is a parameter
     loaded = [_load(spec, vocabulary, split, min_readers) for spec in specs]
     if only_judged:
         loaded = [_judged(each, audited) for each in loaded]
-    read = None if readers is None else references.load_reads(Path(readers), vocabulary=vocabulary, split=split)
+    read = (
+        None
+        if readers is None
+        else references.load_reads(Path(readers), vocabulary=vocabulary, split=split, option="--readers")
+    )
+    if only_judged and read is not None:
+        read = _judged_reads(read, audited)
     card = Scorecard(meta=_meta(audit, specs, split, drawn))
     for name, each in zip(reference_names(specs), loaded, strict=True):
         _score(card, {"reference": name, "split": split}, each, (audited, drawn, progress))
@@ -101,7 +107,7 @@ def scorecard(  # noqa: PLR0913  an option of the command is a parameter
         rows, notices = score_readers(read.table, audited, references.GROUPS, drawn)
         card.readers.extend(rows)
         card.agreement.extend(concordance(read.table, audited, audited.judges, references.GROUPS, drawn))
-        card.notes.extend([*read.notices, *notices])
+        card.notes.extend([*read.notices, *notices, *unlike_films(read.table, audited)])
         progress("readers", 1.0)
     return card
 
@@ -132,17 +138,28 @@ def _load(spec: str, vocabulary: Vocabulary, split: str, min_readers: int | None
 
 
 def _judged(reference: Reference, audited: Audited) -> Reference:
-    """Keep the films of which every image judge answered something; the others are counted."""
-    truth = reference.truth
+    """Keep the labels of films of which every image judge answered something."""
+    truth, notices = _on_judged_films(reference.truth, audited, reference.kind, "pairs")
+    return replace(reference, truth=truth, notices=(*reference.notices, *notices))
+
+
+def _judged_reads(reviews: Reviews, audited: Audited) -> Reviews:
+    """Keep the reads of such films."""
+    table, notices = _on_judged_films(reviews.table, audited, ", ".join(reviews.inputs), "reads")
+    return replace(reviews, table=table, notices=(*reviews.notices, *notices))
+
+
+def _on_judged_films(table: pl.DataFrame, audited: Audited, name: str, rows: str) -> tuple[pl.DataFrame, list[Notice]]:
+    """Keep the rows on films of which every image judge answered something; the others are counted."""
+    kept = table
     for answers in audited.judges.values():
         answered = answers.filter(pl.col("outcome").cast(pl.String) == "answered")
-        truth = truth.join(answered, on="image_id", how="semi", maintain_order="left")
-    if truth.is_empty():
-        raise UsageError(f"--only-judged: no film of {reference.kind} was answered by every image judge")
-    left_out = reference.truth.height - truth.height
-    message = f"{left_out:,} pairs on films that not every image judge answered were left out"
-    notice = [Notice(code="not_judged", count=left_out, message=message)] if left_out else []
-    return replace(reference, truth=truth, notices=(*reference.notices, *notice))
+        kept = kept.join(answered, on="image_id", how="semi", maintain_order="left")
+    if kept.is_empty():
+        raise UsageError(f"--only-judged: no film of {name} was answered by every image judge")
+    left_out = table.height - kept.height
+    message = f"{left_out:,} {rows} on films that not every image judge answered were left out"
+    return kept, [Notice(code="not_judged", count=left_out, message=message)] if left_out else []
 
 
 def reference_names(specs: Sequence[str]) -> list[str]:

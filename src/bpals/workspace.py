@@ -2,11 +2,13 @@
 
     claims.parquet  judgments/<judge>.parquet  signal.parquet  report.html  run.json
     groups.parquet  calibration.parquet        where the audit was calibrated on expert labels
+    group-judgments.parquet                    what the record judge says of groups, where experts speak of some
     judgments/<judge>.json                     an image judge that was sealed here, beside any audit
 
 An audit writes into a staging folder, moves each file into its place and writes `run.json` last. `run.json`
 names every file with its sha256; a set that does not match it counts as none. So a reader sees the whole old
-output, the whole new one, or a WorkspaceError. The ledger, `ledger.sqlite`, is never touched here.
+output, the whole new one, or a WorkspaceError. One that was killed while it moved its files is finished by the next
+that writes, or by `mend`. The ledger, `ledger.sqlite`, is never touched here.
 
 An image judge is sealed by itself, beside the audit: see `sealedjudge.py`.
 """
@@ -19,8 +21,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +144,27 @@ class Workspace:
                 raise WorkspaceError(
                     f"another audit is writing to {self.path}. Wait for it, or name another with --workspace DIR"
                 ) from None
+            self._finish()
             self._sweep()
             staging = Staging(workspace=self, path=self.path / f".staging-{os.getpid()}", names=[])
             staging.path.mkdir()
             try:
                 yield staging
             finally:
-                shutil.rmtree(staging.path, ignore_errors=True)
+                # While its files are being moved, what is staged is the only whole set there is.
+                if not (staging.path / RUN).exists():
+                    shutil.rmtree(staging.path, ignore_errors=True)
+
+    def mend(self) -> bool:
+        """Finish an output that was killed while it moved its files into place; say whether there was one."""
+        if not any(self.path.glob(f".staging-*/{RUN}")):
+            return False
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+            return self._finish()
 
     def seal_judge(
         self,
@@ -182,6 +198,17 @@ class Workspace:
         if (self.path / ".lock").exists() or (self.path / RUN).exists():
             return []
         return [name for name in ("report.html", "signal.parquet", "claims.parquet") if (self.path / name).exists()]
+
+    def _finish(self) -> bool:
+        """Move what a killed run had whole in its staging folder, `run.json` last; a part of a set is left alone."""
+        for record in sorted(self.path.glob(f".staging-*/{RUN}")):
+            files = json.loads(record.read_bytes())["files"]
+            staged = {name for name in files if (record.parent / name).exists()}
+            if all(_is(record.parent / name if name in staged else self.path / name, files[name]) for name in files):
+                _move(record.parent, self, staged, files)
+                shutil.rmtree(record.parent, ignore_errors=True)
+                return True
+        return False
 
     def _sweep(self) -> None:
         """Remove what killed runs left behind; the lock says that nobody is using it."""
@@ -225,6 +252,8 @@ class Staging:
     workspace: Workspace
     path: Path
     names: list[str]
+    kept: dict[str, Any] = field(default_factory=dict)
+    """Files of the output that is replaced which belong to the new one too, as its record names them."""
 
     def write(self, name: str, content: bytes) -> None:
         """Write one file durably into the staging folder."""
@@ -237,22 +266,42 @@ class Staging:
         """Write one Parquet table; the same table gives the same bytes."""
         self.write(name, parquet(table))
 
+    def keep(self, sealed: Sealed, name: str) -> None:
+        """Take a file of the output that is here over into the new one, as it lies."""
+        self.kept[name] = sealed.run["files"][name]
+
     def seal(self, run: dict[str, Any]) -> dict[str, Any]:
         """Move every file into its place, then write `run.json`, which makes the set count; give what it says."""
-        home = self.workspace.path
-        files: dict[str, Any] = {}
+        files: dict[str, Any] = dict(self.kept)
         for name in self.names:
             files |= named({name: (self.path / name).read_bytes()})
         record = json.dumps({"format": FORMAT, **run, "files": files}, indent=1, ensure_ascii=False)
-        write_durably(self.path / RUN, record.encode())
-        for name in self.names:
-            (home / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.path / name).replace(home / name)
-        # Before the new run.json, while the old one still names them: a run that is killed here finds them again.
-        for name in self.workspace.files() - set(self.names):
-            (home / name).unlink(missing_ok=True)
-        for folder in {(home / name).parent for name in self.names}:
+        part = self.path / f".{RUN}.part"
+        write_durably(part, record.encode())
+        for folder in {(self.path / name).parent for name in self.names}:
             sync_folder(folder)
-        (self.path / RUN).replace(home / RUN)
-        sync_folder(home)
+        # From here on a run that is killed can be finished: everything is staged, and its record says what it is.
+        part.replace(self.path / RUN)
+        sync_folder(self.path)
+        _move(self.path, self.workspace, self.names, files)
         return dict(json.loads(record))
+
+
+def _move(staged: Path, workspace: Workspace, names: Iterable[str], files: Mapping[str, Any]) -> None:
+    """Move staged files into their places and `run.json` last; what the new record does not name goes."""
+    home = workspace.path
+    for name in names:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (staged / name).replace(home / name)
+    # Before the new run.json, while the old one still names them: a run that is killed here finds them again.
+    for name in workspace.files() - set(files):
+        (home / name).unlink(missing_ok=True)
+    for folder in {(home / name).parent for name in files}:
+        sync_folder(folder)
+    (staged / RUN).replace(home / RUN)
+    sync_folder(home)
+
+
+def _is(file: Path, entry: Mapping[str, Any]) -> bool:
+    """Say whether a file is there and the one that a record names."""
+    return file.is_file() and sha256(file.read_bytes()) == entry["sha256"]

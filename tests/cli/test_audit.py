@@ -6,13 +6,15 @@ import resource
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import polars as pl
 import pytest
 import twojudges
 
-import bpals
 import shape
+from bpals.audit import Run
+from bpals.cli.audit import _tell
 from bpals.cli.main import obey
 from bpals.workspace import Workspace
 
@@ -23,20 +25,12 @@ def words(write_films, tmp_path_factory):
     return write_films(tmp_path_factory.mktemp("films") / "films.csv", seeds=[3])
 
 
-@pytest.fixture(scope="module")
-def finished(write_films, tmp_path_factory):
-    """A finished audit of other films: what must stay as it is when the next one fails."""
-    place = tmp_path_factory.mktemp("finished")
-    _, source, _, mapping = write_films(place / "films.csv", seeds=[4])
-    folder = bpals.audit(source, mapping=mapping, workspace=place / "audit").workspace
+@pytest.fixture
+def old(films_audit, tmp_path):
+    """A finished audit of other films, to be written over: what must stay as it is when the next one fails."""
+    folder = shutil.copytree(films_audit, tmp_path / "audit")
     (folder / "ledger.sqlite").write_bytes(b"reviews")
     return folder
-
-
-@pytest.fixture
-def old(finished, tmp_path):
-    """A copy of that audit, to be written over."""
-    return shutil.copytree(finished, tmp_path / "audit")
 
 
 def contents(folder):
@@ -153,7 +147,7 @@ def test_an_interruption_leaves_the_old_output(start_bpals, words, old):
     process = start_bpals("audit", *words, "--workspace", old)
     while process.poll() is None and not list(old.glob(".staging-*")):
         time.sleep(0.001)
-    time.sleep(0.3)
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate()
     assert process.returncode == 130, errors
@@ -163,25 +157,24 @@ def test_an_interruption_leaves_the_old_output(start_bpals, words, old):
     assert not list(old.glob(".staging-*"))
 
 
-def test_the_next_audit_replaces_the_last(start_bpals, words, old):
+def test_the_next_audit_replaces_the_last(words, old):
     """The folder then holds the new films, nothing else of bpals, and the ledger as it was."""
-    process = start_bpals("audit", *words, "--workspace", old)
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
+    assert obey(["audit", *words, "--workspace", str(old)]) == 0
     audit = Workspace(old).open()
     assert audit.table("images.parquet")["image_id"].str.starts_with("3-").all()
     assert set(contents(old)) == {*audit.run["files"], "run.json", "ledger.sqlite", "remembered.json"}
     assert (old / "ledger.sqlite").read_bytes() == b"reviews"
 
 
-def test_a_workspace_keeps_to_its_dataset(words, tmp_path):
+def test_a_workspace_keeps_to_its_dataset(old):
     """An audit that names no dataset is of the one that was audited here, not of NIH."""
-    home = str(tmp_path / "audit")
-    assert obey(["audit", *words, "--workspace", home]) == 0
-    films = Workspace(home).open().table("images.parquet")
-    assert obey(["audit", "--workspace", home]) == 0
-    again = Workspace(home).open()
+    before = Workspace(old).open()
+    films, source = before.table("images.parquet"), before.run["values"]["source"]
+    assert source["given"] == "passed"
+    assert obey(["audit", "--workspace", str(old)]) == 0
+    again = Workspace(old).open()
     assert again.table("images.parquet").equals(films)
+    assert again.run["values"]["source"]["value"] == source["value"]
     assert again.run["values"]["source"]["reason"] == "the dataset of this workspace"
 
 
@@ -192,6 +185,38 @@ def test_without_the_record_judge_nothing_is_said_of_it(capsys, words, tmp_path)
     assert obey(["audit", *words, "--workspace", str(home), "--judges", "sharp", "--json"]) == 0
     codes = {notice["code"] for notice in json.loads(capsys.readouterr().out)["notices"]}
     assert "few_films" not in codes
+
+
+def test_with_image_judges_a_trust_is_not_said_to_fit_the_record_alone(capsys, tmp_path):
+    """They have seen the film, and are named with it."""
+    home = twojudges.make_workspace(tmp_path / "audit")
+    capsys.readouterr()
+    assert obey(["audit", "--workspace", str(home)]) == 0
+    assert "fits the rest of the record and what image judges see" in " ".join(capsys.readouterr().out.split())
+
+
+def test_members_of_a_group_are_dashes_and_the_group_has_a_line(capsys):
+    """0 would say that none is wrong; only the group was read."""
+    schema = {"finding": pl.String, "says": pl.String, "trust": pl.Float64, "flag": pl.String}
+    signal = pl.DataFrame(
+        [("Mass", "present", 0.4, "suspect"), ("Edema", "present", 0.9, "trusted")], schema, orient="row"
+    )
+    groups = pl.DataFrame([("Nodule or mass", "present", 0.1, "likely_mislabelled")], schema, orient="row")
+    record = {
+        "source": {"title": "Made up"}, "images": 2, "refit": None, "reviews": None, "certificates": [],
+        "calibration": {"members": {"Mass": "Nodule or mass"}},
+    }  # fmt: skip
+    _tell(Run(workspace=Path("here"), signal=signal, groups=groups, record=record))
+    told = capsys.readouterr().out
+    rows = {
+        line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
+        for line in told.splitlines()
+        if "│" in line
+    }
+    assert rows["Mass"] == ["1", "0.40", "-", "1", "0", "-"]
+    assert rows["Edema"] == ["1", "0.90", "0", "0", "0", "0"]
+    assert rows["Nodule or mass"] == ["1", "0.10", "1", "0", "0", "0"]
+    assert "-: Mass follow Nodule or mass, which experts read as one" in told
 
 
 def test_with_experts_it_says_what_is_certified(capsys, tmp_path):

@@ -87,5 +87,5 @@ def test_a_folder_on_a_network_is_told_before_a_ledger_is_made(tmp_path):
 def test_an_old_sqlite_is_told():
     """R23: below 3.51.3 the doctor says that one process writes at a time; from then on it gives the version."""
     assert "refuses a second" in _sqlite((3, 40, 1)).found
-    assert _sqlite((3, 40, 1)).found.startswith("3.40.1, fine for the ledger")
+    assert _sqlite((3, 40, 1)).found.startswith("3.40.1, fine for a ledger")
     assert _sqlite((3, 51, 3)).found.startswith("3.51.3")

@@ -6,25 +6,16 @@ import shutil
 import polars as pl
 import pytest
 
-import bpals
 import shape
 from bpals.cli import ratetables
 from bpals.cli.main import obey
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory):
-    """A folder with an audit of the made-up films, in `audit`."""
-    folder = tmp_path_factory.mktemp("typed")
-    examples = shape.ROOT / "examples"
-    bpals.audit(f"table:{examples / 'films.csv'}", mapping=examples / "films.toml", workspace=folder / "audit")
-    return folder
-
-
 @pytest.fixture
-def place(audited, tmp_path, monkeypatch):
-    """A copy of it, and the shell is in it."""
-    folder = shutil.copytree(audited, tmp_path / "place")
+def place(films_audit, tmp_path, monkeypatch):
+    """A folder with a copy of an audit of the made-up films in `audit`, and the shell is in it."""
+    folder = tmp_path / "place"
+    shutil.copytree(films_audit, folder / "audit")
     monkeypatch.chdir(folder)
     return folder
 
@@ -57,6 +48,33 @@ def test_from_a_plan_to_a_rate(place, capsys):
     assert all(len(line) <= 110 for line in told.out.splitlines() if "│" in line or "─" in line)
 
 
+def test_a_plan_says_what_its_expectation_is_worth(place, capsys):
+    """Where no expert label taught the trust it expects far too many errors; where one did nothing is said."""
+    assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "60"]) == 0
+    told = capsys.readouterr().out
+    assert "No expert label taught the trust of Effusion" in told
+    assert "--width asks for too many reads" in told.replace("\n", " ")
+    run = place / "audit" / "run.json"
+    record = json.loads(run.read_text())
+    record["calibration"] = {"findings": {"Effusion": {}}}
+    run.write_text(json.dumps(record))
+    assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "80", "--out", "more.csv"]) == 0
+    assert "No expert label" not in capsys.readouterr().out
+
+
+def test_a_blank_list_and_the_key_of_a_queue_are_said(place, capsys):
+    """What to write into it; and where a chance came from."""
+    assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "30"]) == 0
+    capsys.readouterr()
+    assert obey(["rate", "--reviews", "reads.csv"]) == 2
+    assert "Write present, absent, uncertain or unreadable" in capsys.readouterr().err
+    fill(place / "reads.csv")
+    keyed = pl.read_csv("reads.csv").select("image_id", "finding", inclusion=pl.lit(0.5))
+    keyed.write_csv("reads.key.csv")
+    assert obey(["rate", "--reviews", "reads.csv"]) == 0
+    assert "30 reads got their chance of being drawn from its key, reads.key.csv" in capsys.readouterr().err
+
+
 def test_the_rates_can_be_read_by_a_program(place, capsys):
     """JSON on stdout, notes on stderr."""
     assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "60", "--json"]) == 0
@@ -75,7 +93,7 @@ def test_the_rates_can_be_read_by_a_program(place, capsys):
     ("words", "said"),
     [
         (["rate"], "bpals rate plan --reads 300"),
-        (["rate", "--reviews", "none.csv"], "none.csv does not exist"),
+        (["rate", "--reviews", "none.csv"], "none.csv does not exist. Check the path after --reviews"),
         (["rate", "plan"], "--reads 300, or --width"),
         (["rate", "plan", "--reads", "60", "--findings", "Efusion"], "Did you mean 'Effusion'"),
         (["rate", "plan", "--reads", "0"], "--reads"),

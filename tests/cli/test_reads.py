@@ -1,21 +1,17 @@
-"""The one file of reads that a command hears."""
+"""The files of reads that a command hears."""
 
 from pathlib import Path
 
-import pytest
-
-from bpals.cli.reads import one_file
-from bpals.errors import UsageError
+from bpals.cli.reads import given_files
 
 
 def test_one_file_is_heard():
     """Or none."""
-    assert one_file([Path("reads.csv")]) == Path("reads.csv")
-    assert one_file(None) is None
-    assert one_file([]) is None
+    assert given_files([Path("reads.csv")]) == Path("reads.csv")
+    assert given_files(None) is None
+    assert given_files([]) is None
 
 
-def test_two_files_are_refused_and_named():
-    """The last alone would be heard, and nobody would notice."""
-    with pytest.raises(UsageError, match=r"given 2 times \(a\.csv, b\.csv\)\. Join the rows"):
-        one_file([Path("a.csv"), Path("b.csv")])
+def test_several_files_are_all_heard():
+    """In the order in which they were named."""
+    assert given_files([Path("a.csv"), Path("b.csv")]) == [Path("a.csv"), Path("b.csv")]

@@ -132,14 +132,14 @@ def report(costs, capsys):
         )
 
 
-def test_fifty_kills_lose_and_double_nothing(start, tmp_path, capsys):
+def test_twenty_kills_lose_and_double_nothing(start, tmp_path, capsys):
     """R01: SIGKILL at random moments; the rest is asked, and a kill repeats at most the open films."""
-    costs = sweep(start, tmp_path, 50, seed=1)
+    costs = sweep(start, tmp_path, 20, seed=1)
     report(costs, capsys)
-    assert len(costs) >= 50
+    assert len(costs) >= 20
     assert min(costs) >= 0
     assert max(costs) <= BOUND
-    assert sum(cost > 0 for cost in costs) > 25, "hardly a kill met a run at work"
+    assert sum(cost > 0 for cost in costs) > 10, "hardly a kill met a run at work"
 
 
 @pytest.mark.sweep

@@ -268,3 +268,41 @@ def test_a_million_and_a_half_claims_are_quick_and_small(small):
     rendered = render(page)
     assert time.process_time() - start < 10
     assert len(rendered.encode()) < 1_500_000
+
+
+def certificate(more, says="present"):
+    """A precision that was not certified, and what it would take."""
+    return {"promise": "precision", "finding": "Nodule or mass", "says": says, "cut": None, "more": more}
+
+
+def uncertified(page, *certificates):
+    """The same page where no claim is likely mislabelled."""
+    plain = pl.col("flag").cast(pl.String).replace("likely_mislabelled", "suspect").cast(FLAG)
+    run = {**page.run, "certificates": list(certificates)}
+    return dataclasses.replace(page, signal=page.signal.with_columns(flag=plain), run=run)
+
+
+def test_where_nothing_is_certified_the_headline_says_why(calibrated_page):
+    """Instead of 0 % likely mislabelled; with how many more reviews it takes, or that reviews alone will not do."""
+    text = read(uncertified(calibrated_page, certificate(11), certificate(40, "absent")))
+    assert "are likely mislabelled and" not in text
+    assert "None is called likely mislabelled, because the reviews do not yet certify" in text
+    assert "that takes about 11 more reviewed claims of Nodule or mass present" in text
+    assert "that takes a judge that tells more" in read(uncertified(calibrated_page, certificate(None)))
+    assert "None is called likely mislabelled, because" not in read(calibrated_page)
+
+
+def test_members_of_a_group_have_a_dash_and_a_reason(calibrated_page):
+    """0 would say that none is wrong; the experts did not read them apart."""
+    calibration = {**calibrated_page.run["calibration"], "members": {"Nodule": "Nodule or mass"}}
+    run = {**calibrated_page.run, "calibration": calibration}
+    text = read(dataclasses.replace(calibrated_page, run=run))
+    assert "Nodule follows Nodule or mass : experts read the group as one" in text.replace("mass:", "mass :")
+    assert "Nodule follows" not in read(calibrated_page)
+
+
+def test_with_image_judges_a_trust_is_not_said_to_fit_the_record_alone(page, calibrated_page):
+    """They have seen the film."""
+    seen = dataclasses.replace(page, run={**page.run, "judges": calibrated_page.run["judges"]})
+    assert "fits the record and what image judges see" in read(seen)
+    assert "what image judges see" not in read(page)

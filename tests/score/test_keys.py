@@ -27,8 +27,11 @@ def test_a_filled_sheet_is_read_with_its_chances(tmp_path):
     sheet = tmp_path / "list.csv"
     write_sheet(LISTED, sheet)
     sheet.write_text("image_id,finding,reader,verdict\na.png,Mass,,\nb.png,Edema,ann,HEDGE\n")
-    reads = references.load_reads(sheet, vocabulary=NIH).table
-    assert with_inclusion(reads, sheet).rows() == [("b.png", "Edema", "ann", "uncertain", 1e-05)]
+    reads = references.load_reads(sheet, vocabulary=NIH)
+    assert with_inclusion(reads.table, sheet).rows() == [("b.png", "Edema", "ann", "uncertain", 1e-05)]
+    (notice,) = reads.notices
+    assert (notice.code, notice.count) == ("key_used", 1)
+    assert str(key_of(sheet)) in notice.message
 
 
 def test_what_a_row_says_itself_stands_and_without_a_key_nothing_changes(tmp_path):

@@ -306,7 +306,10 @@ def test_a_long_file_of_reads_is_read_as_a_wide_one(sheet, tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (LONG + "a,Mass,5,perhaps,\n", "line 2: 'perhaps' under 'Mass' is no verdict. Write YES, NO, HEDGE"),
+        (
+            LONG + "a,Mass,5,perhaps,\n",
+            "line 2: 'perhaps' under 'Mass' is no verdict. Write present, absent, uncertain",
+        ),
         (LONG + "a,Mass,5,YES,1.5\n", "line 2: '1.5' under 'inclusion' is no chance of being drawn"),
         (LONG + "a,Mass,5,YES,nan\n", "line 2: 'nan' under 'inclusion' is no chance of being drawn"),
         (LONG + "a,Mass,5,YES,0\n", "line 2: '0' under 'inclusion' is no chance of being drawn"),
@@ -322,6 +325,41 @@ def test_bad_reads_are_refused_in_one_line(sheet, text, says):
         references.load_reads(sheet(text), vocabulary=NIH)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_blank_sheet_says_which_words_are_taken(sheet):
+    """Those of the reading list first."""
+    with pytest.raises(TruthError, match="Write present, absent, uncertain or unreadable"):
+        references.load_reads(sheet(LONG + "a,Mass,5,,1\n"), vocabulary=NIH)
+
+
+@pytest.mark.parametrize("option", ["--reviews", "--readers"])
+def test_a_file_of_reads_that_is_not_there_names_its_option(tmp_path, option):
+    """And no other."""
+    with pytest.raises(TruthError) as refused:
+        references.load_reads(tmp_path / "none.csv", vocabulary=NIH, option=option)
+    assert str(refused.value).endswith(f"Check the path after {option}")
+
+
+def test_labels_that_are_not_there_name_their_option(tmp_path):
+    """A kind that is unknown does, too."""
+    with pytest.raises(TruthError, match=r"Check the path after --refit KIND=$"):
+        load(f"table={tmp_path / 'none.csv'}", option="--refit")
+    with pytest.raises(UnknownName, match=r"^--calibrate: no kind of reference"):
+        load("tabel=x.csv", option="--calibrate")
+
+
+@pytest.mark.parametrize(
+    ("option", "picks"),
+    [("--reference", "--split"), ("--calibrate", "--calibrate-split"), ("--refit", "--refit-split")],
+)
+def test_a_split_that_is_not_there_names_the_option_that_picks_it(sheet, option, picks):
+    """An audit has one for each of its files."""
+    path = sheet("image_id,finding,present\na,Mass,1\nb,Mass,0\n")
+    with pytest.raises(TruthError, match=rf"Type: {picks} all$"):
+        load(f"table={path}", split="val", option=option)
+    with pytest.raises(UnknownName, match=rf"^{picks}: no split is called 'vall'"):
+        load(f"table={path}", split="vall", option=option)
 
 
 def test_unreadable_verdicts_settle_nothing(sheet):

@@ -7,14 +7,18 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import polars as pl
 import pytest
+import twojudges
 import typer
 from typer.testing import CliRunner
 
+import bpals
 from bpals.cli.score import score
 from bpals.errors import TruthError, UsageError, WorkspaceError
 from bpals.score.resamples import Resampling
 from bpals.scoring import scorecard
+from bpals.workspace import Workspace
 
 FEW = Resampling(draws=20, seed=0)
 KEYS = ["reference", "split", "finding", "given", "method", "n", "errors"]
@@ -250,6 +254,37 @@ def test_the_page_is_written_whole(masses, truth, tmp_path):
     assert "Mass" in text
     with pytest.raises(UsageError, match="cannot be written"):
         run("--workspace", masses, "--reference", f"table={truth}", "--html", tmp_path / "no" / "card.html")
+
+
+def test_the_page_has_the_agreement_that_the_terminal_has(masses, sheet, tmp_path):
+    """Readers with one another, and each beside most readers, the label and bpals."""
+    reads = sheet("image_id,reader,Mass\na,1,NO\na,2,NO\nb,1,YES\nb,2,YES\n", "reads.csv")
+    page = tmp_path / "card.html"
+    run("--workspace", masses, "--readers", reads, "--html", page, "--json")
+    text = page.read_text(encoding="utf-8")
+    for words in ("How far readers agree with one another", "Cohen&#39;s kappa", "Fleiss kappa", "most readers"):
+        assert words in text
+
+
+def test_reads_keep_to_judged_films_if_asked(tmp_path):
+    """Without it a note says that the judges answered other films; with it the other reads are counted."""
+    home = twojudges.make_workspace(tmp_path / "audit")
+    half = Workspace(home)
+    answers = half.judge("sharp").answers()
+    some = answers.filter(pl.col("image_id").is_in(answers["image_id"].unique().sort()[:200].implode()))
+    half.seal_judge("half", {"judge": "half"}, some.with_columns(judge=pl.lit("half")))
+    bpals.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, judges="sharp,half")
+    truth = pl.read_csv(twojudges.EXAMPLES / "experts.csv").head(400)
+    reads = [truth.select("image_id", "Effusion", reader=pl.lit(name)) for name in ("a", "b")]
+    pl.concat(reads).write_csv(tmp_path / "reads.csv")
+    card = scorecard(home, readers=tmp_path / "reads.csv", resampling=FEW)
+    assert "unlike_films" in {note.code for note in card.notes}
+    kept = scorecard(home, readers=tmp_path / "reads.csv", only_judged=True, resampling=FEW)
+    noted = {note.code: note.count for note in kept.notes}
+    assert "unlike_films" not in noted
+    assert noted["not_judged"] == 2 * (
+        400 - some.filter(pl.col("image_id").is_in(truth["image_id"].implode()))["image_id"].n_unique()
+    )
 
 
 def test_the_same_seed_prints_the_same(masses, truth):

@@ -125,3 +125,14 @@ def test_the_chance_of_the_draw_is_kept_with_the_pair():
     assert settled.rows.tolist() == [2, 4]
     assert settled.inclusion[0] == 0.25
     assert np.isnan(settled.inclusion[1])
+
+
+def test_pairs_that_were_chosen_say_nothing_about_pairs_that_were_drawn():
+    """Of thirty absences that looked wrong nearly all are; a drawn absence that is read as absent stays absent."""
+    chosen = table(range(30), ["a"] * 30, ["present"] * 27 + ["absent"] * 3, [0.99] * 30)
+    drawn = table(range(30, 70), ["a"] * 40, ["absent"] * 40, [0.002] * 40)
+    settled = settle(pl.concat([chosen, drawn]), np.zeros(70))
+    assert settled.present[:27].min() > 0.9
+    assert settled.present[30:].max() < 0.02
+    unknown = settle(pl.concat([chosen, drawn]).with_columns(inclusion=pl.lit(None, pl.Float64)), np.zeros(70))
+    assert unknown.present[30:].min() > 5 * settled.present[30:].max()

@@ -4,7 +4,7 @@ import drawnclaims
 import polars as pl
 import pytest
 
-from bpals.signal.readerskill import correct
+from bpals.signal.readerskill import correct, corrected, together
 from bpals.signal.readings import cells, place, settle
 from bpals.signal.strata import draw, reading_list, stratify
 
@@ -62,3 +62,36 @@ def test_the_correction_is_seeded():
     said = told(("Ann", (0.85, 0.95)), ("Ben", (0.85, 0.95)), reads=600)
     assert correct(said, 3) == correct(said, 3)
     assert correct(said, 3) != correct(said, 4)
+
+
+def test_findings_are_pooled_by_their_claims():
+    """The corrected rate of all is the mean over claims, with an interval narrower than the widest of them."""
+    found = correct(told(("Ann", (0.85, 0.95)), ("Ben", (0.85, 0.95)), reads=600))
+    other = correct(told(("Ann", (0.9, 0.9)), ("Ben", (0.9, 0.9)), reads=600))
+    both = together({"Effusion": (3000, found), "Mass": (1000, other)})
+    assert both.rate == pytest.approx(0.75 * found.rate + 0.25 * other.rate)
+    assert both.low < both.rate < both.high
+    assert both.high - both.low < max(found.high - found.low, other.high - other.low)
+    assert both.twice == 1200
+    assert both.sensitivity is None
+
+
+def test_findings_are_not_pooled_where_one_is_not_corrected():
+    """It is named."""
+    found = correct(told(("Ann", (0.85, 0.95)), ("Ben", (0.85, 0.95)), reads=600))
+    both = together({"Effusion": (3000, found), "Hernia": (3000, correct(told(("Ann", (0.9, 0.9)))))})
+    assert both.rate is None
+    assert both.why_not == "not corrected: Hernia"
+
+
+def test_a_cell_without_an_error_is_still_in_doubt():
+    """Thirty pairs in which both readers always agree with the claim do not show that none of a million is wrong."""
+    patterns = pl.DataFrame(
+        [("p", "present", 2, 0, 30), ("r", "absent", 0, 2, 30)],
+        schema=["cell", "says", "yes", "no", "len"],
+        orient="row",
+    )
+    sizes = pl.DataFrame({"cell": ["p", "r"], "says": ["present", "absent"], "size": [1000, 1_000_000]})
+    found = corrected(patterns, sizes)
+    assert found.low < 0.001
+    assert found.high > 0.02

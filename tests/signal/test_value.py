@@ -116,3 +116,22 @@ def test_a_gain_for_an_unknown_finding_is_a_slip_of_the_pen():
     """It is answered with what was meant."""
     with pytest.raises(UnknownName, match="Did you mean 'Mass'"):
         values(claims(0.5), Worth(gains={"Mas": 2.0}))
+
+
+def test_a_finding_rarer_than_any_that_was_fitted_counts_as_if_it_were_as_common():
+    """A hernia in 500 claims has a trust of .002 where it is claimed: as doubtful as .05 is in 1 of 20 claims."""
+    rare = {"finding": "Hernia", "method": "record-1"}
+    hernia = pl.concat([claims(0.002, **rare), claims([0.998] * 499, says="absent", **rare)])
+    usual = pl.concat([claims([0.05] * 5, method="record-1"), claims([0.95] * 95, says="absent", method="record-1")])
+    both = values(pl.concat([hernia, usual]))
+    assert both[0] == pytest.approx(both[hernia.height], rel=0.08)
+    told = values(pl.concat([hernia, usual]), Worth(common={"Hernia": 0.1}))
+    assert told[0] > 1.25 * both[0]
+    assert (values(usual) == both[hernia.height :]).all()
+
+
+def test_where_experts_taught_a_rare_finding_its_trust_is_believed():
+    """Nothing is taken off a fitted trust, nor off an absence."""
+    rare = pl.concat([claims(0.002, finding="Hernia"), claims([0.1] * 499, says="absent", finding="Hernia")])
+    assert values(rare)[0] == pytest.approx(values(claims(0.002))[0])
+    assert values(rare)[1] == pytest.approx(values(claims(0.1, says="absent"))[0])

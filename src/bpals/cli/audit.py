@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from rich.table import Table
 from bpals.audit import Run
 from bpals.audit import audit as run_audit
 from bpals.cli.progress import bar
+from bpals.cli.reads import given_files
 
 
 def audit(  # noqa: PLR0913  an option of the command is a parameter
@@ -38,9 +40,10 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         str | None, typer.Option(metavar="val|test|all", help="Which of the expert labels; all by default.")
     ] = None,
     reviews: Annotated[
-        str | None,
+        list[Path] | None,
         typer.Option(
-            metavar="PATH", help="Single reads, one row a read: they teach trust, and where readers would split."
+            metavar="PATH",
+            help="Single reads, one row a read: they teach trust, and where readers would split. May be given again.",
         ),
     ] = None,
     reviews_split: Annotated[
@@ -66,7 +69,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
             judges=judges,
             calibrate=calibrate,
             calibrate_split=calibrate_split,
-            reviews=reviews,
+            reviews=given_files(reviews),
             reviews_split=reviews_split,
             refit=refit,
             refit_split=refit_split,
@@ -90,27 +93,71 @@ def _tell(run: Run) -> None:
     )
     for name in ("finding", "says present", "median trust", "likely mislabelled", "suspect", "hard", "missed?"):
         table.add_column(name, justify="left" if name == "finding" else "right")
+    members: dict[str, str] = (run.record["calibration"] or {}).get("members") or {}
     for row in _summary(run.signal).iter_rows(named=True):
-        median = "-" if row["median"] is None else f"{row['median']:.2f}"
-        counts = (f"{row[name]:,}" for name in ("likely_mislabelled", "suspect", "hard", "missed"))
-        table.add_row(row["finding"], f"{row['present']:,}", median, *counts)
+        table.add_row(*_cells(row, follows=row["finding"] in members))
+    if run.groups is not None:
+        table.add_section()
+        for row in _summary(run.groups).iter_rows(named=True):
+            table.add_row(*_cells(row, follows=False))
     console.print(table)
-    if run.record["calibration"] is None:
-        print("No expert label was used: a trust says how well a label fits the rest of the record (docs/limits.md).")
-    else:
-        print(_promised(run.record["certificates"]))
-    if told := run.record["reviews"]:
-        print(f"{told['reads']:,} single reads were heard, readers: {told['readers']} (docs/hard.md).")
+    for line in _meaning(run, members):
+        print(line)
     print("The flags count presences; `missed?` counts absences that are likely mislabelled.")
     print(f"Report: {run.report}")
     print(f"Signal: {run.workspace / 'signal.parquet'}")
+
+
+def _cells(row: dict[str, Any], *, follows: bool) -> list[str]:
+    """Write one finding's line; what cannot be said of one that follows a group is a dash."""
+    median = "-" if row["median"] is None else f"{row['median']:.2f}"
+    likely, missed = ("-", "-") if follows else (f"{row[name]:,}" for name in ("likely_mislabelled", "missed"))
+    return [row["finding"], f"{row['present']:,}", median, likely, f"{row['suspect']:,}", f"{row['hard']:,}", missed]
+
+
+def _meaning(run: Run, members: dict[str, str]) -> Iterator[str]:
+    """Say what the numbers rest on."""
+    record = run.record
+    if record["calibration"] is None:
+        yield _unfitted(record)
+    else:
+        yield _promised(record["certificates"])
+    if members:
+        groups = ", ".join(dict.fromkeys(members.values()))
+        yield f"-: {', '.join(members)} follow {groups}, which experts read as one: only the group can be certified."
+    if refit := record["refit"]:
+        yield _refitted(refit)
+    if told := record["reviews"]:
+        yield f"{told['reads']:,} single reads were heard, readers: {told['readers']} (docs/hard.md)."
+
+
+def _unfitted(record: Mapping[str, Any]) -> str:
+    """Say what a trust is that no expert label was fitted to."""
+    given = any(record["values"][name]["value"] is not None for name in ("calibrate", "reviews"))
+    pixels = any(judge["kind"] == "image" and judge.get("effective_weight") != 0 for judge in record["judges"])
+    why = "Nothing was fitted on the expert labels, as the notes say" if given else "No expert label was used"
+    what = "the rest of the record and what image judges see" if pixels else "the rest of the record"
+    return f"{why}: a trust says how well a label fits {what} (docs/limits.md)."
+
+
+def _refitted(refit: Mapping[str, Any]) -> str:
+    """Say what the random sample moved."""
+    if not refit["shifts"]:
+        return f"--refit: {refit['films']:,} films shifted nothing, as the notes say (docs/signal.md)."
+    moved = ", ".join(
+        f"{name} (present {by['present']:+.2f}, absent {by['absent']:+.2f})" for name, by in refit["shifts"].items()
+    )
+    return f"How common errors are was refitted on {refit['films']:,} films; added to logits: {moved} (docs/signal.md)."
 
 
 def _promised(certificates: list[dict[str, Any]]) -> str:
     """Say what is certified of the likely mislabelled claims, and of which films."""
     shown = [each for each in certificates if each["promise"] == "precision" and each["cut"] is not None]
     if not shown:
-        return "Nothing is certified of likely mislabelled claims: run.json says how many more reviews it takes."
+        return (
+            "Nothing is certified of likely mislabelled claims, so none is called so; this says nothing of how many "
+            "are wrong. run.json says how many more reviews it takes."
+        )
     held = ", ".join(f"{each['finding']} {each['says']} {each['level']:.0%}" for each in shown)
     return (
         f"Of likely mislabelled claims at least so many are wrong, on films like those that experts read: {held}. "

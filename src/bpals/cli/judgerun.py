@@ -35,6 +35,12 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
         typer.Option(metavar="PATH", help="The films: a folder, tar or zip, as it is. Remembered by the workspace."),
     ] = None,
     workspace: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("audit"),
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Keep the answers on PostgreSQL: postgresql://NAME@HOST/DATABASE. Remembered."
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="What to call the judge; by default after its model.")] = "",
     source: Annotated[str | None, typer.Option(help="The dataset, as in `bpals audit`; remembered.")] = None,
     mapping: Annotated[str | None, typer.Option(metavar="FILE.toml|NAME", help="How to read a table.")] = None,
@@ -128,6 +134,7 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
         retry_failed=retry_failed,
         verify=verify,
         seed=seed,
+        ledger=ledger,
         options={option: value for option, value in given.items() if value is not None},
     )
     with LiveLine() as line:
@@ -144,7 +151,7 @@ EXIT = {"interrupted": 130, "budget": 3}
 """How a run ends that has not asked everything; one that had to stop raises Stopped."""
 
 ALL = {"spec", "workspace", "name", "source", "mapping", "as_json"}
-SHOWN = {"images", "side", "limit_images", "failure_share", "retry_failed", "require_all", "verify", "seed"}
+SHOWN = {"images", "ledger", "side", "limit_images", "failure_share", "retry_failed", "require_all", "verify", "seed"}
 """Options of every judge that is shown films ..."""
 SERVED = {"base_url", "allow_host", "ca_file", "deadline", "in_flight", "budget_tokens"}
 """... and of one behind an endpoint."""

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bpals.cli import ratetables
 from bpals.cli.progress import bar
-from bpals.cli.reads import one_file
+from bpals.cli.reads import given_files
 from bpals.errors import UsageError
 from bpals.rating import Rates, plan_rate, write_list
 from bpals.rating import rate as tell_rates
@@ -37,7 +37,9 @@ def rate(  # noqa: PLR0913  an option of the command is a parameter
     context: typer.Context,
     reviews: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="The reads: image_id, finding, reader, verdict, inclusion."),
+        typer.Option(
+            metavar="FILE", help="The reads: image_id, finding, reader, verdict, inclusion. May be given again."
+        ),
     ] = None,
     workspace: WORKSPACE = Path("audit"),
     group_by: Annotated[
@@ -55,7 +57,7 @@ def rate(  # noqa: PLR0913  an option of the command is a parameter
     """Tell the dataset's label error rate per finding, with intervals, from reads of pairs drawn at random."""
     if context.invoked_subcommand is not None:
         return
-    reads = one_file(reviews)
+    reads = given_files(reviews)
     if reads is None:
         raise UsageError(
             "there is nothing to rate. Type: bpals rate --reviews FILE, or first: bpals rate plan --reads 300"
@@ -104,9 +106,12 @@ def plan(
         write_list(made, out)
     if as_json:
         record = {"reads": made.reads, "listed": made.reading_list.height, "widths": made.widths.to_dicts()}
+        record["guessed"] = list(made.guessed)
         print(json.dumps({**record, "list": str(out) if made.reading_list.height else None}, indent=1))
         return
     _console().print(ratetables.widths(made))
+    if caution := ratetables.caution(made):
+        print(caution)
     print(ratetables.next_step(made, str(out), str(workspace)))
 
 

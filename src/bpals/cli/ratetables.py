@@ -48,13 +48,15 @@ def _rates(rows: list[Row]) -> Table:
 
 
 def _groups(column: str, rows: list[Row]) -> Table:
-    table = sheet(f"By {column}", ["finding", column], ("claims", "read", "wrong", "error rate", "95 % interval"))
+    numbers = ("claims", "read", "wrong", "error rate", "95 % interval", "at any time")
+    table = sheet(f"By {column}", ["finding", column], numbers)
     last = None
     for row in rows:
         if row["finding"] != last:
             table.add_section()
         name = row["finding"] if row["finding"] != last else ""
-        table.add_row(name, row["group"], *_counts(row), _percent(row["rate"]), _span(row))
+        spans = _span(row), _span(row, "anytime_low", "anytime_high")
+        table.add_row(name, row["group"], *_counts(row), _percent(row["rate"]), *spans)
         last = row["finding"]
     return table
 
@@ -94,14 +96,24 @@ def meaning(told: Rates) -> list[str]:
 def widths(plan: Plan) -> Table:
     """Show which width how many reads are expected to buy."""
     reads = plan.widths["reads"].unique().sort().to_list()
-    table = sheet(
-        "Expected width of the 95 % interval, by reads a finding", ["finding"], ("expected", *map(str, reads))
-    )
+    title = "Expected width of the 95 % interval, by reads a finding; `expected` is the mean of 1 - trust"
+    table = sheet(title, ["finding"], ("expected", *map(str, reads)))
     for (finding,), part in plan.widths.group_by("finding", maintain_order=True):
         got = dict(part.select("reads", "width").iter_rows())
         cells = [_percent(got[n]) if n in got else "-" for n in reads]
         table.add_row(str(finding), _percent(part["expected_rate"][0]), *cells)
     return table
+
+
+def caution(plan: Plan) -> str:
+    """Say what the expected rate is worth where no expert label taught the trust; nothing where it did."""
+    if not plan.guessed:
+        return ""
+    return (
+        f"No expert label taught the trust of {', '.join(plan.guessed)}: there `expected` says how badly claims fit "
+        "their surroundings, mostly far more than are wrong. So these widths are too wide, and --width asks for too "
+        "many reads. The rate itself does not rest on it: bpals rate tells the true width after any number of reads."
+    )
 
 
 def next_step(plan: Plan, file: str, workspace: str) -> str:

@@ -1,4 +1,4 @@
-"""`bpals review`: what an expert should read next."""
+"""`bpals review`: what an expert should read next, and the room to read it in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Annotated
 
 import typer
 
-from bpals.cli.reads import one_file
+from bpals.cli.reads import given_files
+from bpals.cli.reviewaccount import app as account
+from bpals.cli.reviewfiles import export, import_
+from bpals.cli.reviewprogress import progress
+from bpals.cli.reviewserve import serve, verify_log
 from bpals.errors import UsageError
 from bpals.readinglist import ReadingList, reading_list
 from bpals.score.keys import write_sheet
@@ -29,6 +33,14 @@ def _before_any_command() -> None:
     """Send experts where their reading pays."""
 
 
+app.command("serve", epilog="Example: bpals review serve --workspace audit --images films")(serve)
+app.add_typer(account)
+app.command("verify-log", epilog="Example: bpals review verify-log --workspace audit")(verify_log)
+app.command("progress", epilog="Example: bpals review progress --workspace audit --json")(progress)
+app.command("export", epilog="Example: bpals review export --format label-studio --out tasks.json")(export)
+app.command("import", epilog="Example: bpals review import readers.csv --workspace audit")(import_)
+
+
 @app.command("next", epilog="Example: bpals review next --workspace audit --n 50 --out list.csv")
 def next_(  # noqa: PLR0913  an option of the command is a parameter
     workspace: Annotated[Path, typer.Option(help="The folder of the audit.")] = Path("audit"),
@@ -42,7 +54,9 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
     ] = None,
     reviews: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Reads that there are: what was read is not offered again."),
+        typer.Option(
+            metavar="FILE", help="Reads that there are: what was read is not offered again. May be given again."
+        ),
     ] = None,
     random_share: Annotated[float, typer.Option(metavar="X", help="Share that is drawn at random, unmarked.")] = 0.2,
     readers_per_pair: Annotated[int, typer.Option(metavar="K", help="Offer a pair until K have read it.")] = 1,
@@ -59,7 +73,7 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
         workspace,
         n=n,
         findings=None if findings is None else [word.strip() for word in findings.split(",")],
-        reviews=one_file(reviews),
+        reviews=given_files(reviews),
         worth=Worth(gains=_gains(gain or [])),
         draw=Draw(
             random_share=random_share, seed=seed, one_per_patient=not all_films, readers_per_pair=readers_per_pair

@@ -77,7 +77,14 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
 def _write_page(card: Scorecard, file: Path) -> None:
     meta = {**card.meta, "notes": [note.message for note in card.notes]}
     readers = scoretables.shown(card.readers)
-    page = render_scorecard(card.rows, card.reliability, meta, boxes=card.boxes, readers=readers)
+    page = render_scorecard(
+        card.rows,
+        card.reliability,
+        meta,
+        boxes=card.boxes,
+        readers=readers,
+        agreement=scoretables.agreement(card.agreement),
+    )
     try:
         file.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -13,6 +13,7 @@ from bpals.scoring import Scorecard
 from bpals.signal.agreement import MAJORITY, MEAN, OTHERS
 
 Row = dict[str, Any]
+Told = tuple[str, list[str], list[list[str]]]
 
 METHODS = {
     "bpals": "bpals",
@@ -40,7 +41,7 @@ def tables(card: Scorecard) -> list[Table]:
     if card.readers:
         drawn.append(_readers(card.readers))
     if card.agreement:
-        drawn += [_among(card.agreement), _between(card.agreement)]
+        drawn += [_agreement(*told) for told in agreement(card.agreement)]
     return drawn
 
 
@@ -58,8 +59,7 @@ def markdown(card: Scorecard) -> str:
         header = ["finding", "reader", "pairs", "flags", "precision", "recall", "bpals precision", "bpals recall"]
         parts.append(_pipes(header, map(_read, shown(card.readers))))
     if card.agreement:
-        parts.append(_pipes(["finding", *TOGETHER], map(_together, _all_readers(card.agreement))))
-        parts.append(_pipes(["reader", *BESIDE], _beside(card.agreement)))
+        parts += [_pipes(header, lines) for _, header, lines in agreement(card.agreement)]
     if card.boxes:
         header = ["finding", "boxed", "other", "median trust, boxed", "median trust, other", "AUROC boxed over other"]
         parts.append(_pipes(header, map(_boxed, card.boxes)))
@@ -141,22 +141,22 @@ def _read(row: Row) -> list[str]:
     return [row["finding"], row["reader"], *counts, *(_with_interval(row, figure, 2) for figure in figures)]
 
 
-def _among(rows: Sequence[Row]) -> Table:
-    table = sheet("How far readers agree with one another", ["finding"], TOGETHER)
-    for row in _all_readers(rows):
-        table.add_row(*_together(row))
-    return table
+def agreement(rows: Sequence[Row]) -> list[Told]:
+    """Give both tables of agreement, each as title, header and lines: readers together, and each beside the others."""
+    if not rows:
+        return []
+    together = [_together(row) for row in rows if "first" not in row]
+    return [
+        ("How far readers agree with one another", ["finding", *TOGETHER], together),
+        ("Cohen's kappa, mean over findings: each beside", ["reader", *BESIDE], _beside(rows)),
+    ]
 
 
-def _between(rows: Sequence[Row]) -> Table:
-    table = sheet("Cohen's kappa, mean over findings: each beside", ["reader"], BESIDE)
-    for line in _beside(rows):
+def _agreement(title: str, header: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
+    table = sheet(title, header[:1], header[1:])
+    for line in lines:
         table.add_row(*line)
     return table
-
-
-def _all_readers(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if "first" not in row]
 
 
 def _together(row: Row) -> list[str]:

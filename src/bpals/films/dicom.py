@@ -12,9 +12,10 @@ import math
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,10 @@ from PIL import Image
 
 from bpals.errors import MissingExtra
 from bpals.films import jpeg
-from bpals.films.picture import Picture, stretch
+from bpals.films.picture import Picture, Plate, span, stretch
 from bpals.films.refused import MOST_BYTES, Refused, check_size
+
+Seen = TypeVar("Seen")
 
 MAGIC_AT, MAGIC = 128, b"DICM"
 DEFLATED = "1.2.840.10008.1.2.1.99"
@@ -38,7 +41,7 @@ TAGS = (
     "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelData", "PixelPaddingValue",
     "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence",
     "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence",
-    "ViewPosition", "BurnedInAnnotation",
+    "ViewPosition", "BurnedInAnnotation", "PixelSpacing", "ImagerPixelSpacing",
 )  # fmt: skip
 """All that is read of a file; what is not read cannot leave."""
 
@@ -55,6 +58,15 @@ UNREADABLE = (
 
 def decode_dicom(content: bytes) -> Picture:
     """Decode one film as a display would show it."""
+    return _decoded(content, _shown)
+
+
+def expose_dicom(content: bytes) -> Plate:
+    """Decode one film with every value that it stores, and the window through which a display would show it."""
+    return _decoded(content, _exposed)
+
+
+def _decoded(content: bytes, look: Callable[[Any, str], Seen]) -> Seen:
     syntax, start = _transfer_syntax(content)
     if syntax == DEFLATED:
         _check_deflated(content, start)
@@ -65,7 +77,7 @@ def decode_dicom(content: bytes) -> Picture:
         raise MissingExtra.of("A film in DICOM", "dicom") from None
     with _silence():
         try:
-            return _shown(pydicom.dcmread(io.BytesIO(content), specific_tags=list(TAGS)), syntax)
+            return look(pydicom.dcmread(io.BytesIO(content), specific_tags=list(TAGS)), syntax)
         except EOFError:
             raise Refused("truncated", f"the DICOM ends early, after {len(content):,} bytes") from None
         except (BytesLengthException, InvalidDicomError, *UNREADABLE):
@@ -119,25 +131,55 @@ def _check_deflated(content: bytes, start: int) -> None:
 
 
 def _shown(record: Any, syntax: str) -> Picture:
+    stored, notes = _stored(record, syntax)
+    if record.PhotometricInterpretation in COLOURS:
+        return _uncoloured(stored, notes)
+    image = _displayed(record, stored)
+    if "inverted" in notes:
+        image = Image.fromarray(np.uint8(255) - np.asarray(image))
+    return Picture(image=image, notes=notes)
+
+
+def _exposed(record: Any, syntax: str) -> Plate:
+    stored, notes = _stored(record, syntax)
+    if record.PhotometricInterpretation in COLOURS:
+        return Plate.of(_uncoloured(stored, notes))
+    scale, window, level = _scale(record, stored)
+    values = scale.places[_codes(record, stored)]
+    slope, intercept, top = scale.step, scale.origin, int(scale.places.max())
+    if "inverted" in notes:
+        values, level, slope, intercept = top - values, top - level, -slope, intercept + slope * top
+    return Plate(
+        values=values,
+        bits=max(8, top.bit_length()),
+        window=window,
+        level=level,
+        notes=notes,
+        slope=slope,
+        intercept=intercept,
+        spacing_mm=_spacing(record),
+    )
+
+
+def _stored(record: Any, syntax: str) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    """Check the record, decode what it stores, and note what it is."""
     _check_header(record)
     _check_pixel_data(record, syntax)
-    notes = []
-    if str(record.get("ViewPosition", "") or "").upper() in LATERAL:
-        notes.append("lateral")
-    if str(record.get("BurnedInAnnotation", "") or "").upper() == "YES":
-        notes.append("burned_in")
     stored = record.pixel_array
     if stored.shape[:2] != (record.Rows, record.Columns):
         raise Refused("unexpected_size", "the DICOM holds another number of pixels than its header says")
-    if record.PhotometricInterpretation in COLOURS:
-        return Picture(image=Image.fromarray(stored.astype(np.uint8)).convert("L"), notes=(*notes, "colour"))
-    if record.BitsStored > 8:
-        notes.append("deep")
-    inverted = record.PhotometricInterpretation == "MONOCHROME1"
-    image = _displayed(record, stored)
-    if inverted:
-        image = Image.fromarray(np.uint8(255) - np.asarray(image))
-    return Picture(image=image, notes=(*notes, "inverted") if inverted else tuple(notes))
+    grey = record.PhotometricInterpretation in GREYS
+    told = {
+        "lateral": str(record.get("ViewPosition", "") or "").upper() in LATERAL,
+        "burned_in": str(record.get("BurnedInAnnotation", "") or "").upper() == "YES",
+        "deep": grey and record.BitsStored > 8,
+        "inverted": record.PhotometricInterpretation == "MONOCHROME1",
+    }
+    return stored, tuple(note for note, holds in told.items() if holds)
+
+
+def _uncoloured(stored: npt.NDArray[Any], notes: tuple[str, ...]) -> Picture:
+    return Picture(image=Image.fromarray(stored.astype(np.uint8)).convert("L"), notes=(*notes, "colour"))
 
 
 def _check_header(record: Any) -> None:
@@ -208,19 +250,60 @@ def _codestream_size(frame: bytes) -> tuple[int, int]:
 
 def _displayed(record: Any, stored: npt.NDArray[Any]) -> Image.Image:
     """Look up what each stored value looks like: rescale, then window, or the full range where there is none."""
-    codes = _codes(record, stored)
-    bits, signed = int(record.BitsStored), record.PixelRepresentation == 1
-    every = np.arange(1 << bits, dtype=np.int64)
-    values = np.where(every >= 1 << (bits - 1), every - (1 << bits), every) if signed else every
+    codes, values = _codes(record, stored), _meanings(record)
     shown = _window(record, _rescaled(record, values))
     if shown is None:
         padding = record.get("PixelPaddingValue")
         rising = _rescale(record)[0] > 0
         image = stretch(values[codes], padding=None if padding is None else int(padding))
         return image if rising else Image.fromarray(np.uint8(255) - np.asarray(image))
-    if not np.isfinite(shown).all():
-        raise Refused("corrupt", "the window of the DICOM is not a number")
     return Image.fromarray(np.rint(np.clip(shown, 0, 1) * 255).astype(np.uint8)[codes])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """Where each stored code stands among the greys: 0 is the darkest, and one further is a step more."""
+
+    places: npt.NDArray[np.uint16]
+    origin: float
+    step: float
+
+
+def _scale(record: Any, stored: npt.NDArray[Any]) -> tuple[_Scale, float, float]:
+    """Give the scale of a film, and its window and level in places of it."""
+    values = _meanings(record)
+    rescaled = _rescaled(record, values)
+    linear = _linear(record)
+    bent = record.get("VOILUTSequence") or (linear is not None and linear.bent)
+    curve = _window(record, rescaled) if bent else None
+    if curve is not None:  # A table or an S-curve is no window: its outcome is what is windowed further.
+        places = np.rint(np.clip(curve, 0, 1) * 65_535).astype(np.uint16)
+        return _Scale(places=places, origin=0.0, step=1.0), 65_535.0, 32_767.5
+    step = 1.0 if record.get("ModalityLUTSequence") else abs(_rescale(record)[0])
+    origin = float(rescaled.min())
+    scale = _Scale(places=np.rint((rescaled - origin) / step).astype(np.uint16), origin=origin, step=step)
+    if linear is not None:
+        return scale, linear.width / step, (linear.centre - origin) / step
+    codes, padding = _codes(record, stored), record.get("PixelPaddingValue")
+    return scale, *span(scale.places[codes if padding is None else codes[values[codes] != int(padding)]])
+
+
+def _spacing(record: Any) -> tuple[float, float] | None:
+    """Read how far apart pixels lie: in the patient where the film says so, else on the detector."""
+    for name in ("PixelSpacing", "ImagerPixelSpacing"):
+        several = record.get(name)
+        if several is not None and not isinstance(several, str) and len(several) == 2:
+            down, across = float(several[0]), float(several[1])
+            if math.isfinite(down) and math.isfinite(across) and down > 0 and across > 0:
+                return down, across
+    return None
+
+
+def _meanings(record: Any) -> npt.NDArray[np.int64]:
+    """Give the value that each code stands for, with its sign."""
+    bits = int(record.BitsStored)
+    every = np.arange(1 << bits, dtype=np.int64)
+    return np.where(every >= 1 << (bits - 1), every - (1 << bits), every) if record.PixelRepresentation == 1 else every
 
 
 def _codes(record: Any, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -251,18 +334,39 @@ def _window(record: Any, values: npt.NDArray[Any]) -> npt.NDArray[np.float64] | 
         from pydicom.pixels.processing import apply_voi  # noqa: PLC0415
 
         depth = int(record.VOILUTSequence[0].LUTDescriptor[2])
-        return np.asarray(apply_voi(values.astype(np.int64), record, index=0), np.float64) / ((1 << depth) - 1)
+        shown = np.asarray(apply_voi(values.astype(np.int64), record, index=0), np.float64) / ((1 << depth) - 1)
+    elif (linear := _linear(record)) is None:
+        return None
+    elif linear.bent:
+        shown = np.asarray(1 / (1 + np.exp(np.clip(-4 * (values - linear.centre) / linear.width, -700, 700))))
+    else:
+        shown = np.asarray((values - linear.centre) / linear.width + 0.5)
+    if not np.isfinite(shown).all():
+        raise Refused("corrupt", "the window of the DICOM is not a number")
+    return shown
+
+
+class _Linear(NamedTuple):
+    """The first window of a film, as the middle and the length of the line from black to white."""
+
+    centre: float
+    width: float
+    bent: bool
+    """True where the line is an S-curve."""
+
+
+def _linear(record: Any) -> _Linear | None:
     centre, width = _first(record.get("WindowCenter")), _first(record.get("WindowWidth"))
     if centre is None or width is None:
         return None
     function = str(record.get("VOILUTFunction") or "LINEAR").upper()
     if not width > 0 or (width < 1 and function == "LINEAR"):
         raise Refused("corrupt", f"the window of the DICOM is {width:g} wide")
-    if function == "SIGMOID":
-        return np.asarray(1 / (1 + np.exp(np.clip(-4 * (values - centre) / width, -700, 700))))
-    if function == "LINEAR_EXACT":
-        return np.asarray((values - centre) / width + 0.5)
-    return np.asarray((values - (centre - 0.5)) / max(width - 1, 1e-9) + 0.5)
+    if not math.isfinite(centre) or not math.isfinite(width):
+        raise Refused("corrupt", "the window of the DICOM is not a number")
+    if function in {"SIGMOID", "LINEAR_EXACT"}:
+        return _Linear(centre, width, bent=function == "SIGMOID")
+    return _Linear(centre - 0.5, max(width - 1, 1e-9), bent=False)
 
 
 def _first(value: Any) -> float | None:

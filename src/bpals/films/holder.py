@@ -110,6 +110,10 @@ class Readers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open; what is read next is opened again."""
         while self._open:
             self._open.popitem()[1][0].close()
 

@@ -1,4 +1,4 @@
-"""A decoded film: 8-bit grey, and what was done to make it so."""
+"""A decoded film: 8-bit grey as a judge is shown it, or every grey value that it has, as a reader may window it."""
 
 from __future__ import annotations
 
@@ -42,15 +42,53 @@ class Picture:
     """What it was: see NOTES in `prepare`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plate:
+    """One film with every grey value that it has: 0 is darkest, and a display shows `level` half bright."""
+
+    values: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+    bits: int
+    """How many a value may have."""
+    window: float
+    """How many values lie between black and white ..."""
+    level: float
+    """... around this one."""
+    notes: tuple[str, ...]
+    """What it was: see NOTES in `prepare`."""
+    slope: float = 1.0
+    intercept: float = 0.0
+    """A value times the slope, plus this, is what the file calls it."""
+    spacing_mm: tuple[float, float] | None = None
+    """From one pixel to the next, down and across."""
+
+    @classmethod
+    def of(cls, picture: Picture) -> Plate:
+        """Take a picture of 8 bits as it is."""
+        return cls(values=np.asarray(picture.image), bits=8, window=255.0, level=127.5, notes=picture.notes)
+
+
 def decode_png(content: bytes) -> Picture:
     """Decode a PNG that may have any depth and colour."""
-    header = png.read_header(content)
-    stripped = png.check(content)
-    image = _load(stripped, "PNG")
-    notes = ["deep"] if header.depth == 16 else []
+    image, notes = _open_png(content)
     if image.mode.startswith("I"):
         return Picture(image=stretch(np.asarray(image)), notes=tuple(notes))
     return _grey(image, notes)
+
+
+def expose_png(content: bytes) -> Plate:
+    """Decode a PNG and keep all 16 bits where it is grey and has them."""
+    image, notes = _open_png(content)
+    if not image.mode.startswith("I"):
+        return Plate.of(_grey(image, notes))
+    values = np.asarray(image).astype(np.uint16)
+    window, level = span(values)
+    return Plate(values=values, bits=16, window=window, level=level, notes=tuple(notes))
+
+
+def _open_png(content: bytes) -> tuple[Image.Image, list[str]]:
+    header = png.read_header(content)
+    stripped = png.check(content)
+    return _load(stripped, "PNG"), ["deep"] if header.depth == 16 else []
 
 
 def decode_jpeg(content: bytes) -> Picture:
@@ -64,13 +102,22 @@ def decode_jpeg(content: bytes) -> Picture:
 
 def stretch(values: npt.NDArray[Any], *, padding: int | None = None) -> Image.Image:
     """Spread values that come without a window from the darkest (0) to the brightest (255) that is there."""
-    real = values if padding is None else values[values != padding]
-    low, high = (int(real.min()), int(real.max())) if real.size else (0, 0)
+    low, high = _extremes(values if padding is None else values[values != padding])
     if high == low:
         return Image.fromarray(np.zeros(values.shape, np.uint8))
     table = np.arange(high - low + 1, dtype=np.float64) * (255.0 / (high - low))
     shown = np.rint(table).astype(np.uint8)
     return Image.fromarray(shown[np.clip(values, low, high).astype(np.int64) - low])
+
+
+def span(values: npt.NDArray[Any]) -> tuple[float, float]:
+    """Give the window and level that show values from the darkest to the brightest that is there."""
+    low, high = _extremes(values)
+    return float(max(high - low, 1)), (low + high) / 2
+
+
+def _extremes(values: npt.NDArray[Any]) -> tuple[int, int]:
+    return (int(values.min()), int(values.max())) if values.size else (0, 0)
 
 
 def _load(content: bytes, kind: str) -> Image.Image:

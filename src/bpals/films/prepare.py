@@ -17,11 +17,10 @@ from typing import Literal
 
 from PIL import Image
 
-from bpals.films.dicom import MAGIC, MAGIC_AT, decode_dicom
-from bpals.films.jpeg import START
+from bpals.films.dicom import decode_dicom
+from bpals.films.kinds import kind_of
 from bpals.films.picture import Picture, decode_jpeg, decode_png
-from bpals.films.png import SIGNATURE
-from bpals.films.refused import MOST_BYTES, Refused
+from bpals.films.refused import Refused
 from bpals.types import Film, Refusal
 
 NOTES = {
@@ -36,11 +35,7 @@ NOTES = {
 }
 """What a film was, and what was done about it."""
 
-OTHERS = {
-    b"GIF8": "a GIF", b"BM": "a BMP", b"II*\0": "a TIFF", b"MM\0*": "a TIFF", b"\0\0\x01\0": "an icon",
-    b"\0\0\0\x0cjP  ": "a JPEG 2000", b"\xff\x4f\xff\x51": "a JPEG 2000", b"8BPS": "a Photoshop file",
-}  # fmt: skip
-"""How images begin that are not read here."""
+DECODERS = {"png": decode_png, "jpeg": decode_jpeg, "dicom": decode_dicom}
 
 FLAT = 2
 """Grey levels between the darkest and the brightest pixel, up to which a film shows nothing."""
@@ -73,45 +68,11 @@ class Prepared:
 def prepare(content: bytes, preparation: Preparation) -> Prepared | Refusal:
     """Make the film of a file's bytes, or say why it cannot be shown; the hash is of the same bytes."""
     try:
-        picture = _decode(content)
+        picture = DECODERS[kind_of(content)](content)
         _check_contrast(picture.image)
         return _encode(picture, preparation, sha256=hashlib.sha256(content).hexdigest())
     except Refused as refused:
         return refused.refusal
-
-
-def _decode(content: bytes) -> Picture:
-    if len(content) > MOST_BYTES:
-        raise Refused("too_large", f"the file has {len(content):,} bytes; more than {MOST_BYTES:,} are not read")
-    if content.startswith(SIGNATURE):
-        return decode_png(content)
-    if content.startswith(START):
-        return decode_jpeg(content)
-    if content[MAGIC_AT : MAGIC_AT + len(MAGIC)] == MAGIC:
-        return decode_dicom(content)
-    raise _stranger(content)
-
-
-def _stranger(content: bytes) -> Refused:
-    """Say what a file is that is no film."""
-    known = next((what for start, what in OTHERS.items() if content.startswith(start)), "")
-    head = content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        known = "a WebP"
-    elif b"<svg" in head:
-        known = "an SVG, which is never read"
-    if known:
-        return Refused("format", f"it is {known}; films are PNG, JPEG or DICOM")
-    if content and (SIGNATURE.startswith(content) or START.startswith(content)):
-        return Refused("truncated", f"the file ends after {len(content)} bytes")
-    what = "no PNG, JPEG or DICOM"
-    if not content:
-        what = "empty"
-    elif head.startswith(b"<"):
-        what = "a web page, such as a server sends instead of a file"
-    elif not head.strip(b"\0"):
-        what = "nothing but zeros"
-    return Refused("not_an_image", f"the file is {what}")
 
 
 def _check_contrast(image: Image.Image) -> None:

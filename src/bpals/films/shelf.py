@@ -14,6 +14,7 @@ from pathlib import Path
 from bpals.errors import FilmError
 from bpals.films.folder import Folder
 from bpals.films.holder import Entry, Holder, Readers, Spot
+from bpals.films.lending import MISSING, Lending
 from bpals.films.listing import Listing
 from bpals.films.names import Names
 from bpals.films.refused import Refused
@@ -65,12 +66,16 @@ class Shelf:
             for image_id in self.order(image_ids):
                 spot = self._spots.get(image_id)
                 if spot is None:
-                    yield image_id, Refusal(code="missing", message="no file under --images has its name")
+                    yield image_id, MISSING
                     continue
                 try:
                     yield image_id, readers.read(spot)
                 except Refused as refused:
                     yield image_id, refused.refusal
+
+    def lend(self) -> Lending:
+        """Open the shelf for single films in any order, and for several who ask at once."""
+        return Lending(self._holders, self._spots)
 
 
 def open_shelf(

@@ -66,6 +66,13 @@ class _Onward(io.RawIOBase):
         return content
 
 
+def most_unpacked(stored: IO[bytes]) -> int:
+    """Say to how many bytes a compressed tar may unpack, and go to its start."""
+    most = GRACE + MOST_RATIO * stored.seek(0, 2)
+    stored.seek(0)
+    return most
+
+
 def _unpacker(start: bytes) -> Callable[[IO[bytes]], IO[bytes]]:
     """Choose by the first bytes of a file."""
     if start.startswith(BZIP2):
@@ -87,7 +94,7 @@ class Tar:
     def entries(self) -> Iterator[Entry]:
         """List every file in it by jumping from header to header."""
         with self.path.open("rb") as stream:
-            for member in _members(stream, self.path):
+            for member in walk_members(stream, self.path):
                 yield Entry(member.name, member.size, member.offset_data, refusal=_refusal(member))
 
     @contextmanager
@@ -117,7 +124,7 @@ class StreamedTar:
     def entries(self) -> Iterator[Entry]:
         """List every file by unpacking all of it once, and look at the size of each film while it passes."""
         with self.unpacked() as stream:
-            for number, member in enumerate(_members(stream, self.path)):
+            for number, member in enumerate(walk_members(stream, self.path)):
                 refusal = _refusal(member)
                 try:
                     pixels = None if refusal else _passing_pixels(stream, member)
@@ -131,8 +138,7 @@ class StreamedTar:
         """Open it as the stream of its unpacked bytes."""
         with self.path.open("rb") as stored:
             start = stored.read(6)
-            most = GRACE + MOST_RATIO * stored.seek(0, 2)
-            stored.seek(0)
+            most = most_unpacked(stored)
             with _unpacker(start)(stored) as packed:
                 yield _Onward(packed, most)  # type: ignore[misc]
 
@@ -187,7 +193,7 @@ class _Passage:
 
     def _members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
         with self._tar.unpacked() as stream:
-            for number, member in enumerate(_members(stream, self._tar.path)):
+            for number, member in enumerate(walk_members(stream, self._tar.path)):
                 yield number, member, stream
 
     def close(self) -> None:
@@ -197,7 +203,7 @@ class _Passage:
             self._walk = None
 
 
-def _members(stream: IO[bytes], path: Path) -> Iterator[tarfile.TarInfo]:
+def walk_members(stream: IO[bytes], path: Path) -> Iterator[tarfile.TarInfo]:
     """Give every member but folders; past a header that is damaged, go on with the next one that is whole."""
     count = 0
     try:

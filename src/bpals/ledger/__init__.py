@@ -1,4 +1,4 @@
-"""The ledger: what arrives piece by piece and must never be lost, in one append-only file."""
+"""The ledger: what arrives piece by piece and must never be lost, in one file or one PostgreSQL database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one connection: how it is opened, how a transaction begins, and what an error of the driver means."""
+"""The connections to the file: how they are opened, how a transaction begins, and what an error of the driver means."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import contextlib
 import errno
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import QueuePool, StaticPool
 
 from bpals.errors import BpalsError, ContractBroken, WorkspaceError
 from bpals.ledger.place import Place
+from bpals.ledger.together import Together
+from bpals.ledger.turn import Turn
 
 Connect = Callable[[], Any]
 """Gives a DB-API connection to the ledger's file, in autocommit mode."""
@@ -25,7 +26,11 @@ BUSY_MS = 10_000
 LOG_BYTES = 4 << 20
 """The log is moved into the file when it has grown by this much."""
 
+READERS = 4
+"""Connections that stay open for reading; more are opened while they are needed."""
+
 _BEGIN = "begins_with"
+_Given = TypeVar("_Given")
 
 
 def file_connection(path: Path, *, readonly: bool) -> sqlite3.Connection:
@@ -35,34 +40,37 @@ def file_connection(path: Path, *, readonly: bool) -> sqlite3.Connection:
 
 
 class Link:
-    """One connection, used by one thread at a time; after an error of the disk it does nothing more."""
+    """One connection that writes, by one thread at a time, and some that read; after an error of the disk none does."""
 
     def __init__(self, place: Place, connect: Connect, *, readonly: bool) -> None:
-        """Open the connection and set it up."""
+        """Open the connection that writes and set it up."""
         self._place = place
         self._readonly = readonly
-        self._turn = threading.RLock()
+        self._turn = Turn()
+        self._together = Together(self._turn, lambda: self._use(self._writer, "BEGIN IMMEDIATE"))
         self._ended = ""
         self._inode: tuple[int, int] | None = None
         self._log_kept = 0
-        self._engine = create_engine("sqlite://", creator=connect, poolclass=StaticPool, pool_reset_on_return=None)
-        event.listen(self._engine, "connect", self._set_up)
-        event.listen(self._engine, "begin", _begin)
+        self._writer = create_engine("sqlite://", creator=connect, poolclass=StaticPool, pool_reset_on_return=None)
+        # Nobody waits for a reader's connection: it costs less than a thread that stands still.
+        self._readers = create_engine(
+            "sqlite://", creator=connect, poolclass=QueuePool, pool_size=READERS, max_overflow=-1
+        )
+        event.listen(self._writer, "connect", self._set_up_writer)
+        event.listen(self._readers, "connect", self._set_up_reader)
+        for engine in (self._writer, self._readers):
+            event.listen(engine, "begin", _begin)
         try:
             with self._speaking():
-                self._engine.connect().close()
+                self._writer.connect().close()
         except (BpalsError, OSError):
-            self._engine.dispose()
+            self._writer.dispose()
             raise
         self._inode = self._where()
 
-    def _set_up(self, driver: Any, _record: object) -> None:
+    def _set_up_writer(self, driver: Any, _record: object) -> None:
         cursor = driver.cursor()
-        cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
-        cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.execute("PRAGMA synchronous=FULL")
-        # SQLite's own checkpoints hide an error of the disk: they are done by hand, in `writing`.
-        cursor.execute("PRAGMA wal_autocheckpoint=0")
+        _set_up(cursor)
         if not self._readonly:
             cursor.execute("PRAGMA journal_mode=WAL")
             (mode,) = cursor.fetchone()
@@ -70,25 +78,45 @@ class Link:
                 raise WorkspaceError(f"{self._place.path} cannot keep a write-ahead log (it is in mode {mode!r})")
         cursor.close()
 
+    def _set_up_reader(self, driver: Any, _record: object) -> None:
+        cursor = driver.cursor()
+        _set_up(cursor)
+        cursor.execute("PRAGMA query_only=ON")
+        cursor.close()
+
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """Open a transaction that may write; it is durable when this ends, or it never was."""
-        with self._use("BEGIN IMMEDIATE") as connection:
+        with self._turn, self._use(self._writer, "BEGIN IMMEDIATE") as connection:
             yield connection
-        if self._place.log_bytes() - self._log_kept >= LOG_BYTES:
-            self.checkpoint()
+        self._empty_log_if_due()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Open a transaction that reads one moment, whoever else writes meanwhile."""
-        with self._use("BEGIN") as connection:
+        with self._use(self._readers, "BEGIN") as connection:
             yield connection
+
+    def change(self, work: Callable[[Connection], _Given]) -> _Given:
+        """Do some work in a transaction that may write, and give what it gives once that is durable."""
+        given = self._together.do(work)
+        self._empty_log_if_due()
+        return given
+
+    def look(self, work: Callable[[Connection], _Given]) -> _Given:
+        """Do some work that only reads, in a transaction of its own."""
+        with self.reading() as connection:
+            return work(connection)
 
     @contextlib.contextmanager
     def bare(self) -> Iterator[Connection]:
         """Give the connection outside of any transaction: checkpoints and backups need that."""
-        with self._use("") as connection:
+        with self._turn, self._use(self._writer, "") as connection:
             yield connection
+
+    def _empty_log_if_due(self) -> None:
+        if self._place.log_bytes() - self._log_kept >= LOG_BYTES:
+            self.checkpoint()
 
     def checkpoint(self) -> None:
         """Move the log into the file and empty it; what a reader still needs stays for the next time."""
@@ -99,26 +127,27 @@ class Link:
         self._log_kept = self._place.log_bytes()
 
     @contextlib.contextmanager
-    def _use(self, begin: str) -> Iterator[Connection]:
-        with self._turn:
-            if self._ended:
-                raise WorkspaceError(self._ended)
-            if self._where() != self._inode:
-                self._ended = (
-                    f"{self._place.path} was removed or replaced while it was in use: nothing more is written. "
-                    "Put it back, then type the same command again"
-                )
-                raise WorkspaceError(self._ended)
-            with self._speaking(), self._engine.connect() as connection:
-                connection.execution_options(**{_BEGIN: begin})
-                with connection.begin():
-                    yield connection
+    def _use(self, engine: Engine, begin: str) -> Iterator[Connection]:
+        if self._ended:
+            raise WorkspaceError(self._ended)
+        if self._where() != self._inode:
+            self._ended = (
+                f"{self._place.path} was removed or replaced while it was in use: nothing more is written. "
+                "Put it back, then type the same command again"
+            )
+            raise WorkspaceError(self._ended)
+        with self._speaking(), engine.connect() as connection:
+            connection.execution_options(**{_BEGIN: begin})
+            with connection.begin():
+                yield connection
 
     def close(self) -> None:
-        """Close the connection; what follows is refused."""
+        """Close the connections; what follows is refused."""
         with self._turn:
             self._ended = self._ended or f"{self._place.path} is closed"
-            self._engine.dispose()
+            # The writer goes last: who closes last empties the log.
+            self._readers.dispose()
+            self._writer.dispose()
 
     def _where(self) -> tuple[int, int] | None:
         try:
@@ -171,6 +200,14 @@ class Link:
         # The disk that failed may also refuse this note; then the verification is lost, nothing else.
         with contextlib.suppress(OSError):
             self._place.doubt.touch()
+
+
+def _set_up(cursor: Any) -> None:
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA synchronous=FULL")
+    # SQLite's own checkpoints hide an error of the disk: they are done by hand, in `writing`.
+    cursor.execute("PRAGMA wal_autocheckpoint=0")
 
 
 def _begin(connection: Connection) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
+from bpals.ledger.alone import alone
 from bpals.ledger.asked import AskedFilm, Asking, Row, attempt_rows, sums
 from bpals.ledger.schema import ATTEMPT, FILM, JUDGMENT, OUTCOMES, REPLY, now
 
@@ -38,7 +40,14 @@ class Statements:
         if key not in self._texts:
             blank = [dict.fromkeys(table.columns.keys())] * len(rows[0])
             self._texts[key] = str(insert(table).values(blank).compile(dialect=connection.dialect))
-        connection.exec_driver_sql(self._texts[key], [tuple(value for row in run for value in row) for run in rows])
+        many = [tuple(value for row in run for value in row) for run in rows]
+        if connection.dialect.name == "postgresql":
+            # SQLite keeps what is not a number as nothing, and so do we.
+            many = [
+                tuple(None if isinstance(value, float) and math.isnan(value) else value for value in one)
+                for one in many
+            ]
+        connection.exec_driver_sql(self._texts[key], many)
 
 
 def write_films(
@@ -50,6 +59,7 @@ def write_films(
     films: Iterable[AskedFilm],
 ) -> None:
     """Write films inside the caller's transaction; writing one again changes nothing but answers that failed."""
+    alone(connection)
     by_key: dict[_Key, AskedFilm] = {}
     for film in films:
         by_key.setdefault((film.image_id, film.control), film)
@@ -73,7 +83,7 @@ def _known(connection: Connection, judge_id: int, by_key: Iterable[_Key]) -> dic
 def _add(
     connection: Connection, statements: Statements, asking: Asking, owner: tuple[int, int], films: Sequence[AskedFilm]
 ) -> None:
-    """Add films that are not here yet, with ids that go on where the last one stopped: there is one writer."""
+    """Add films that are not here yet, with ids that go on where the last one stopped: nobody else adds any now."""
     last = connection.execute(select(func.coalesce(func.max(FILM.c.film_id), 0))).scalar_one()
     at = now()
     rows: dict[Table, list[list[Row]]] = {FILM: [], REPLY: [], JUDGMENT: [], ATTEMPT: []}

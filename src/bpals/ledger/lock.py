@@ -12,6 +12,9 @@ from pathlib import Path
 
 from bpals.errors import WorkspaceError
 
+SERVING = "review serve"
+"""What the process that serves the reading room calls its lock of the ledger."""
+
 
 @contextlib.contextmanager
 def only_writer(path: Path, what: str) -> Iterator[None]:
@@ -48,6 +51,16 @@ def held(path: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def holder(path: Path) -> str | None:
+    """Say what whoever holds the lock does; nothing where nobody holds it."""
+    if not held(path):
+        return None
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["what"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _refusal(path: Path, text: str) -> str:

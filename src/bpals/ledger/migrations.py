@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, insert, inspect, select
 
 from bpals.errors import WorkspaceError
-from bpals.ledger.place import OURS, Place
+from bpals.ledger.place import OURS
+from bpals.ledger.receipt import RECEIPTS
+from bpals.ledger.reviewschema import REVIEW_TABLES
 from bpals.ledger.schema import MIGRATION, TABLES, now
 from bpals.version import VERSION
 
@@ -23,11 +25,18 @@ class Migration:
 
 
 def _first(connection: Connection) -> None:
-    TABLES.create_all(connection)
-    connection.exec_driver_sql(f"PRAGMA application_id={OURS}")
+    TABLES.create_all(connection, checkfirst=False)
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA application_id={OURS}")
 
 
-MIGRATIONS = (Migration(1, "the first tables", _first),)
+def _reading_room(connection: Connection) -> None:
+    REVIEW_TABLES.create_all(connection, checkfirst=False)
+    if connection.dialect.name == "postgresql":
+        RECEIPTS.create_all(connection, checkfirst=False)
+
+
+MIGRATIONS = (Migration(1, "the first tables", _first), Migration(2, "the reading room", _reading_room))
 """All of them, in order; one that was ever released is never changed again."""
 
 
@@ -38,11 +47,11 @@ def version(connection: Connection) -> int:
     return int(connection.execute(select(func.coalesce(func.max(MIGRATION.c.number), 0))).scalar_one())
 
 
-def refuse_newer(place: Place, found: int, known: Sequence[Migration]) -> None:
+def refuse_newer(where: str, found: int, known: Sequence[Migration]) -> None:
     """Refuse tables that a later bpals made: what they mean is not known here."""
     if found > known[-1].number:
         raise WorkspaceError(
-            f"{place.path} was written by a newer bpals: it has tables {found}, and bpals {VERSION} knows "
+            f"{where} was written by a newer bpals: it has tables {found}, and bpals {VERSION} knows "
             f"{known[-1].number}. Type: pip install --upgrade bpals"
         )
 

@@ -62,8 +62,8 @@ def old_sqlite(version: tuple[int, ...]) -> str | None:
         return None
     written = ".".join(map(str, version))
     return (
-        f"{written}, fine for the ledger of asked judges: one process writes to a workspace, and bpals "
-        "refuses a second (before 3.51.3 SQLite itself does not bear two)"
+        f"{written}, fine for a ledger: one process writes to a workspace, a judge run beside the reading room writes "
+        "through it, and bpals refuses a second (before 3.51.3 SQLite itself does not bear two)"
     )
 
 
@@ -81,6 +81,10 @@ class Place:
         self.path = Path(path)
         self.log = Path(f"{self.path}-wal")
         self.lock = self.path.with_suffix(".lock")
+        self.relayed = self.path.with_suffix(".relayed.lock")
+        """Held by a run whose films the serving process writes."""
+        self.socket = self.path.with_name(f".{self.path.stem}.sock")
+        """Where the serving process takes what others want written."""
         self.birth = Path(f"{self.path}-birth")
         """Is there while the ledger is being made: a file that is not yet a ledger is then ours."""
         self.doubt = Path(f"{self.path}-doubt")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from bpals.errors import UnknownName, UsageError
+from bpals.ledger.alone import alone
 from bpals.ledger.asked import Asking
 from bpals.ledger.schema import ATTEMPT, EVENT, FILM, JUDGE, JUDGMENT, OUTCOMES, QUESTION, REPLY, RUN, now
 from bpals.types import JudgeCard, Question
@@ -19,6 +19,7 @@ LONGEST_VALUE = 80
 
 def enrol(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
     """Give the judge's id, writing it down if its name is new; refuse the name of another judge."""
+    alone(connection)
     found = connection.execute(select(JUDGE).where(JUDGE.c.name == card.judge)).mappings().one_or_none()
     written = json.dumps(card.as_dict())
     if found is None:
@@ -129,11 +130,11 @@ def _short(value: object) -> str:
     return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
 
 
-def judge_id(connection: Connection, name: str, where: Path) -> int:
+def judge_id(connection: Connection, name: str, where: str) -> int:
     """Give the id of the judge with a name."""
     names = dict(connection.execute(select(JUDGE.c.name, JUDGE.c.judge_id).order_by(JUDGE.c.judge_id)).all())
     if name not in names:
-        raise UnknownName.of("judge", name, names, where=str(where))
+        raise UnknownName.of("judge", name, names, where=where)
     return int(names[name])
 
 

@@ -16,6 +16,7 @@ from bpals.report.provenance import provenance
 from bpals.report.scorecard import scorecard_context
 from bpals.report.subgroups import DIMENSIONS, subgroups
 from bpals.report.tally import Tally, reasons, tally
+from bpals.report.wording import spoken
 from bpals.types import Dataset
 
 SHOWN_AS_DOTS = 0.015
@@ -78,6 +79,8 @@ def render(page: Page) -> str:
         judges=judges(origin.judges),
         calibration=page.run.get("calibration"),
         reviews=page.run.get("reviews"),
+        refit=page.run.get("refit"),
+        uncertified=_uncertified(page.run, counted),
         groups=_groups(page.groups),
         origin=origin,
         **scorecard_context(page.scores, page.reliability),
@@ -103,6 +106,25 @@ def _example(shown: Cases) -> Case | None:
     listed = [*shown.present, *shown.absent, *(case for f in shown.findings for case in (*f.present, *f.absent))]
     told = (case for case in listed if case.strip and len(case.strip.films) > 4)
     return next((case for case in told if SHOWN_AS_DOTS < case.trust < 0.5), next(iter(listed), None))
+
+
+def _uncertified(run: Mapping[str, Any], counted: Tally) -> dict[str, Any] | None:
+    """Say why no claim of a fitted audit is called likely mislabelled, and what it would take; None where some is."""
+    sides = {"presences": counted.present, "absences": counted.absent}
+    none = [name for name, side in sides.items() if side.claims and not side.flags["likely_mislabelled"]]
+    if not run.get("calibration") or not none:
+        return None
+    short = {"presences": "present", "absences": "absent"}
+    asked = [
+        each
+        for each in run.get("certificates") or ()
+        if each["promise"] == "precision" and each["cut"] is None and each["says"] in [short[name] for name in none]
+    ]
+    nearest = min((each for each in asked if each["more"]), key=lambda each: int(each["more"]), default=None)
+    takes = "a judge that tells more, not more reviews alone"
+    if nearest is not None:
+        takes = f"about {nearest['more']:,} more reviewed claims of {spoken(nearest['finding'])} {nearest['says']}"
+    return {"says": none, "takes": takes}
 
 
 def _groups(groups: pl.DataFrame | None) -> Tally | None:

@@ -138,8 +138,12 @@ def render_scorecard(
     *,
     boxes: Sequence[Row] = (),
     readers: Sequence[Row] = (),
+    agreement: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = (),
 ) -> str:
-    """Write the scorecard as one self-contained page; `meta` says how it was made."""
+    """Write the scorecard as one self-contained page; `meta` says how it was made.
+
+    `agreement` are tables, each a title, a header and lines, as the terminal shows them.
+    """
     facts = {key: value for key, value in meta.items() if key not in ("notes", "title", "source")}
     source = meta.get("source") or {}
     return fill(
@@ -150,6 +154,7 @@ def render_scorecard(
         notes=meta.get("notes") or (),
         boxes=boxes,
         readers=readers,
+        agreement=agreement,
         **scorecard_context(rows, reliability),
     )
 

@@ -58,6 +58,19 @@ FOURTEEN_READ = Layout(title="the 14 findings by reader", columns=FOURTEEN.colum
 READ = Layout(title="verdicts by reader", readers=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a path was typed, and which of its rows were asked for by which option."""
+
+    typed: str
+    split: str
+    option: str
+
+    def rows_of(self, chosen: list[Sheet]) -> list[Sheet]:
+        """Keep the rows that were asked for."""
+        return verdicts.of_split(chosen, self.split, self.option)
+
+
 @dataclass(slots=True)
 class _Said:
     """Verdicts on their way to a reference, with what was noticed."""
@@ -79,17 +92,17 @@ class _Said:
             self.notices.append(Notice(code=code, count=count, message=f"{self.path}: {text}"))
 
 
-def parse(spec: str) -> tuple[str, Path | None]:
-    """Take KIND=PATH apart; `boxes` may stand alone, and `table:PATH` is `table=PATH`."""
+def parse(spec: str, option: str = "--reference") -> tuple[str, Path | None]:
+    """Take the KIND=PATH of an option apart; `boxes` may stand alone, and `table:PATH` is `table=PATH`."""
     kind, mark, path = spec.partition(":" if spec.startswith("table:") else "=")
     if kind not in KINDS:
         if Path(spec).suffix.lower() in (".csv", ".gz", ".tsv", ".parquet") and not mark:
-            raise UsageError(f"{spec} is a file, not a reference: its kind is missing. Type: --reference table={spec}")
-        raise UnknownName.of("kind of reference", kind, KINDS)
+            raise UsageError(f"{spec} is a file, not a reference: its kind is missing. Type: {option} table={spec}")
+        raise UnknownName.of("kind of reference", kind, KINDS, where=option)
     if not path:
         if kind == "boxes" and not mark:
             return kind, None
-        raise UsageError(f"the reference {spec!r} names no file. Type: --reference {kind}=PATH")
+        raise UsageError(f"the reference {spec!r} names no file. Type: {option} {kind}=PATH")
     return kind, Path(path).expanduser()
 
 
@@ -100,34 +113,36 @@ def load(
     split: str = "all",
     boxes: pl.DataFrame | None = None,
     min_readers: int | None = None,
+    option: str = "--reference",
 ) -> Reference:
-    """Read the expert labels of a spec; boxes are handed in by the caller, who knows where they are."""
-    kind, path = parse(spec)
-    if split not in SPLITS:
-        raise UnknownName.of("split", split, SPLITS)
+    """Read the expert labels of a spec, which an option named; boxes are handed in, by who knows where they are."""
+    kind, path = parse(spec, option)
+    place = _place(option, f"{option} KIND=", split)
     if min_readers is not None and min_readers < 1:
         raise UsageError(f"{min_readers} readers cannot agree. Type: --min-readers 1, or more")
     if kind == "boxes" or path is None:
         return _boxed(boxes, vocabulary)
     if kind == "table":
-        return _settled(kind, _table(path, vocabulary, split))
+        return _settled(kind, _table(path, vocabulary, place))
     if kind == "four-findings":
-        return _settled(kind, _spoken(path, _recognised(path, FOUR, split), vocabulary))
+        return _settled(kind, _spoken(path, _recognised(path, FOUR, place), vocabulary))
     by_reader = min_readers is not None or (_fitting(path, FOURTEEN_READ) and not _fitting(path, FOURTEEN))
-    said = _spoken(path, _recognised(path, FOURTEEN_READ if by_reader else FOURTEEN, split), vocabulary)
+    said = _spoken(path, _recognised(path, FOURTEEN_READ if by_reader else FOURTEEN, place), vocabulary)
     return _voted(kind, said, min_readers) if by_reader else _settled(kind, said)
 
 
-def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all") -> Reviews:
+def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all", option: str = "--reviews") -> Reviews:
     """Read files with one row a read: a column a finding, or the columns `finding` and `verdict`."""
     where = Path(path).expanduser()
-    if split not in SPLITS:
-        raise UnknownName.of("split", split, SPLITS)
-    said = _spoken(where, _recognised(where, READ, split), vocabulary)
+    place = _place(option, option, split)
+    said = _spoken(where, _recognised(where, READ, place), vocabulary)
     _one_verdict_a_reader(said)
     if said.table.is_empty():
-        raise TruthError(f"{where} holds no read. Fill in YES, NO or HEDGE, or name another file")
-    table = keys.with_inclusion(said.table.select(REVIEWS.names()).cast(REVIEWS), where)
+        raise TruthError(f"{where} holds no read. Write {verdicts.WORDS}; or name another file")
+    read = said.table.select(REVIEWS.names()).cast(REVIEWS)
+    table = keys.with_inclusion(read, where)
+    known = read["inclusion"].null_count() - table["inclusion"].null_count()
+    said.count("key_used", known, f"{{}} reads got their chance of being drawn from its key, {keys.key_of(where)}")
     return Reviews(table=table, groups=_groups_of(table), inputs=said.inputs, notices=tuple(said.notices))
 
 
@@ -156,23 +171,33 @@ def unknown_films(name: str, pairs: pl.DataFrame, images: pl.DataFrame) -> list[
     return [Notice(code="unknown_images", count=missing.height, message=message)]
 
 
-def _recognised(path: Path, layout: Layout, split: str) -> list[Sheet]:
+def _place(option: str, typed: str, split: str) -> _Place:
+    """Say where a path was typed; an audit has an option of its own for the rows of each of its files."""
+    picks = "--split" if option in ("--reference", "--readers") else f"{option}-split"
+    if split not in SPLITS:
+        raise UnknownName.of("split", split, SPLITS, where=picks)
+    return _Place(typed, split, picks)
+
+
+def _recognised(path: Path, layout: Layout, place: _Place) -> list[Sheet]:
     """Read the file, or those files of the folder, that have this layout and rows of this split."""
     if path.is_dir():
-        chosen = [sheets.read(file) for file in _fitting(path, layout)]
+        chosen = [sheets.read(file, place.typed) for file in _fitting(path, layout)]
         if not chosen:
             seen = ", ".join(file.name for file in sheets.candidates(path)) or "no table"
             needs = ", ".join(layout.lacks([]))
             raise TruthError(f"{path} has no file with {layout.title} ({needs}); it has {seen}. Name the file itself")
-        return verdicts.of_split(chosen, split)
-    sheet = sheets.read(path)
+        return place.rows_of(chosen)
+    sheet = sheets.read(path, place.typed)
     if lacking := layout.lacks(list(sheet.titles)):
         raise TruthError(
-            f"{path}, line 1: no column {', '.join(map(repr, lacking))}, so these are not {layout.title}. {_else(path)}"
+            f"{path}, line 1: no column {', '.join(map(repr, lacking))}, so these are not {layout.title}. "
+            f"{_else(path, layout, place)}"
         )
     if not layout.fits(list(sheet.titles)):
-        raise TruthError(f"{path} has one row a reader, not one an image. Type: bpals score --readers {path}")
-    return verdicts.of_split([sheet], split)
+        reads = "bpals score --readers" if place.option == "--split" else "bpals audit --reviews"
+        raise TruthError(f"{path} has one row a reader, not one an image. Type: {reads} {path}")
+    return place.rows_of([sheet])
 
 
 def _fitting(path: Path, layout: Layout) -> list[Path]:
@@ -184,8 +209,10 @@ def _by_reader(names: Sequence[str]) -> bool:
     return bool(set(verdicts.READER_COLUMNS) & set(names))
 
 
-def _else(path: Path) -> str:
-    return f"Name another file, or type: --reference table={path}"
+def _else(path: Path, layout: Layout, place: _Place) -> str:
+    if layout is READ:
+        return f"Name another file after {place.typed}, or add the column"
+    return f"Name another file, or type: {place.typed.replace('KIND', 'table')}{path}"
 
 
 def _spoken(path: Path, chosen: list[Sheet], vocabulary: Vocabulary) -> _Said:
@@ -209,11 +236,11 @@ def _spoken(path: Path, chosen: list[Sheet], vocabulary: Vocabulary) -> _Said:
     return said
 
 
-def _table(path: Path, vocabulary: Vocabulary, split: str) -> _Said:
+def _table(path: Path, vocabulary: Vocabulary, place: _Place) -> _Said:
     """Read any table: one row a pair where it has a column `finding`, else one column a finding."""
     if path.is_dir():
-        raise TruthError(f"{path} is a folder. Type: --reference table={path}/FILE.csv")
-    (sheet,) = verdicts.of_split([sheets.read(path)], split)
+        raise TruthError(f"{path} is a folder. Name a file in it after {place.typed}: table={path}/FILE.csv")
+    (sheet,) = place.rows_of([sheets.read(path, place.typed)])
     return _spoken(path, [sheet], vocabulary)
 
 
@@ -288,7 +315,10 @@ def _first(pairs: pl.DataFrame) -> str:
 
 def _reference(kind: str, said: _Said, pairs: pl.DataFrame) -> Reference:
     if pairs.is_empty():
-        raise TruthError(f"{said.path} holds no verdict that could be used. Fill in YES or NO, or name another file")
+        raise TruthError(
+            f"{said.path} holds no verdict that could be used. Write present or absent (YES and NO are taken too); or "
+            "name another file"
+        )
     if pairs["present"].all():
         raise TruthError(
             f"{said.path} has no negatives: all {pairs.height:,} pairs are present, so a missed finding could not "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,7 @@ HALF = "{name} is no whole Parquet file. Download it again"
 
 WORDS = TableWords(
     error=TruthError,
-    where=" after KIND= in --reference, or after --readers",
-    folder="{name} cannot be read: Is a directory. Check the path after KIND= in --reference, or after --readers",
+    folder="{name} cannot be read: Is a directory. Check the path",
     gzip_cut=UNPACKED,
     gzip_damaged=UNPACKED,
     not_utf8=(
@@ -77,9 +76,13 @@ def candidates(path: Path) -> list[Path]:
     return [path]
 
 
-def read(path: Path) -> Sheet:
-    """Read a CSV, TSV or Parquet file, packed with gzip or not; a bad one is refused in one line."""
-    file = open_table(path, words=WORDS)
+def read(path: Path, typed: str = "") -> Sheet:
+    """Read a CSV, TSV or Parquet file, packed with gzip or not; a bad one is refused in one line.
+
+    `typed` says where its path was typed: `--reviews`, or `--reference KIND=`.
+    """
+    where = f" after {typed}" if typed else ""
+    file = open_table(path, words=replace(WORDS, where=where, folder=WORDS.folder + where))
     raw = file.whole()
     lines = np.arange(1, raw.frame.height + 1) if raw.lines is None else raw.lines
     titles = {fold(name): name for name in raw.frame.columns}

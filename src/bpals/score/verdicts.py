@@ -32,6 +32,8 @@ VERDICTS = pl.Schema(
 )
 """One row a verdict; a blank cell was not read and is no row."""
 
+WORDS = "present, absent, uncertain or unreadable (YES, NO and HEDGE are taken too)"
+"""What may be written for a verdict, as people are told."""
 _WORDS = (
     dict.fromkeys(("yes", "y", "1", "1.0", "true", "present", "positive"), "present")
     | dict.fromkeys(("no", "n", "0", "0.0", "false", "absent", "negative"), "absent")
@@ -55,18 +57,15 @@ def spellings(vocabulary: Vocabulary, groups: Iterable[Group]) -> dict[str, str]
     return slashed | named | vocabulary.spellings
 
 
-def of_split(chosen: list[Sheet], split: str) -> list[Sheet]:
-    """Keep the rows of one split; a file that names none has only `all`."""
+def of_split(chosen: list[Sheet], split: str, option: str = "--split") -> list[Sheet]:
+    """Keep the rows of one split, which an option names; a file that names none has only `all`."""
     if split == "all":
         return chosen
     kept = [replace(sheet, cells=sheet.cells.filter(_split(sheet) == split)) for sheet in chosen]
     if all(sheet.cells.is_empty() for sheet in kept):
         named = sorted({word for sheet in chosen for word in sheet.cells.select(_split(sheet)).to_series() if word})
         has = f"there is {', '.join(named)}" if named else "there is no column 'Set Id'"
-        raise TruthError(
-            f"{chosen[0].path} has no row of the split {split!r}: {has}. "
-            "Type: --split all (of an audit: --calibrate-split all, --reviews-split all)"
-        )
+        raise TruthError(f"{chosen[0].path} has no row of the split {split!r}: {has}. Type: {option} all")
     return [sheet for sheet in kept if not sheet.cells.is_empty()]
 
 
@@ -114,6 +113,19 @@ def unaudited(sheet: Sheet, known: Mapping[str, str]) -> list[Notice]:
         message = f"{sheet.path}: {title!r} is not audited; its {present:,} presences were left out"
         notices.append(Notice(code="unaudited", count=present, message=message))
     return notices
+
+
+def outside(sheet: Sheet, known: Mapping[str, str]) -> dict[str, str]:
+    """Give the columns of verdicts that no audited finding answers to, folded name -> title; a slip is refused."""
+    found = {}
+    for name, title in sheet.titles.items():
+        said = {_WORDS.get(word, "") for word in sheet.cells[name].str.to_lowercase().unique()}
+        if name in known or name in (*IMAGE_COLUMNS, *READER_COLUMNS, INCLUSION) or "" in said or said == {"unread"}:
+            continue
+        if difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+            raise UnknownName.of("finding", title, list(dict.fromkeys(known.values())), where=sheet.where(1))
+        found[name] = title
+    return found
 
 
 def _keyed(sheet: Sheet) -> pl.DataFrame:
@@ -167,6 +179,6 @@ def _spoken(sheet: Sheet, rows: pl.DataFrame) -> pl.DataFrame:
         first = strange.row(0, named=True)
         raise TruthError(
             f"{sheet.where(first[LINE])}: {first['word']!r} under {first['finding']!r} is no verdict. "
-            "Write YES, NO, HEDGE or UNREADABLE, or leave the cell blank where nobody read"
+            f"Write {WORDS}, or leave the cell blank where nobody read"
         )
     return said.filter(pl.col("verdict") != "unread").select(VERDICTS.names()).cast(VERDICTS)

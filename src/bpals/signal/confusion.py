@@ -3,7 +3,8 @@
 P(verdict | truth) is a row of three for each reader and truth: present, absent, uncertain. It is estimated together
 with the truths by expectation-maximisation, finding by finding. A reader with few reads is held near all readers, and
 they near what is usual for radiologists. How common the finding is among claimed presences, and among claimed absences,
-comes out too: no judge's answer enters, so that what readers teach about a judge is their own.
+comes out too: no judge's answer enters, so that what readers teach about a judge is their own. Pairs that were chosen
+to be read are told apart from pairs that were drawn: among the first, where most may be wrong, it is another thing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from bpals.signal.pairs import Matrix
-from bpals.signal.voices import Bools, Ints
+from bpals.signal.voices import Ints
 
 WORDS = ("present", "absent", "uncertain")
 USUAL: Matrix = np.array([[7.0, 2.0, 1.0], [0.5, 9.0, 0.5]])
@@ -24,6 +25,8 @@ STRENGTH = 20.0
 """Reads of all readers that are added for each single one."""
 EVEN = 2.0
 """Pairs that are added, half with the finding, to how common it is."""
+CHOSEN = 0.5
+"""A pair with at least this chance to be read was chosen; with less, or none that is known, it was drawn."""
 ROUNDS = 200
 STILL = 1e-8
 
@@ -53,19 +56,20 @@ def settle(reads: pl.DataFrame, said: Matrix) -> Settled:
     words = {word: place for place, word in enumerate(WORDS)}
     verdict = kept["verdict"].cast(pl.String).replace_strict(words, return_dtype=pl.Int64).to_numpy()
     chances = kept.group_by("row").agg(pl.col("inclusion").drop_nulls().first()).sort("row")["inclusion"]
-    claimed = said[rows] == 1
+    chance = chances.fill_null(float("nan")).to_numpy().astype(np.float64)
+    kind = 2 * (chance >= CHOSEN) + (said[rows] == 1)
     present = np.full(len(rows), 0.5)
     errs = np.zeros((len(names), 2, len(WORDS)))
     for turn in range(ROUNDS):
         sure = _vote(pair, verdict, len(rows)) if turn == 0 else present
         errs = _confusion(sure[pair], reader, verdict, len(names))
-        before, present = present, _posterior(errs, sure, claimed, (pair, reader, verdict))
+        before, present = present, _posterior(errs, sure, kind, (pair, reader, verdict))
         if np.abs(present - before).max(initial=0) < STILL:
             break
     return Settled(
         rows=rows,
         present=present,
-        inclusion=chances.fill_null(float("nan")).to_numpy().astype(np.float64),
+        inclusion=chance,
         reads=np.bincount(pair, minlength=len(rows)),
         readers=dict(zip(names.tolist(), errs, strict=True)),
     )
@@ -87,12 +91,13 @@ def _confusion(present: Matrix, reader: Ints, verdict: Ints, readers: int) -> Ma
     return np.asarray(own / own.sum(axis=2, keepdims=True))
 
 
-def _posterior(errs: Matrix, sure: Matrix, claimed: Bools, reads: tuple[Ints, Ints, Ints]) -> Matrix:
-    """Weigh each pair's reads by how their readers err, beside how common the finding is under that claim."""
+def _posterior(errs: Matrix, sure: Matrix, kind: Ints, reads: tuple[Ints, Ints, Ints]) -> Matrix:
+    """Weigh each pair's reads by how their readers err, beside how common the finding is among pairs of its kind."""
     pair, reader, verdict = reads
     odds = np.log(errs[reader, 0, verdict] / errs[reader, 1, verdict])
     z = np.bincount(pair, odds, minlength=len(sure)).astype(np.float64)
-    for side in (claimed, ~claimed):
+    for one in np.unique(kind):
+        side = kind == one
         share = (sure[side].sum() + EVEN / 2) / (side.sum() + EVEN)
         z[side] += np.log(share / (1 - share))
     return np.asarray(1 / (1 + np.exp(-z)))

@@ -1,6 +1,6 @@
 """Flags: which claims the evidence is clearly against, which are merely low or hard, which may be trusted.
 
-Without reviews a trust says how well a claim fits the rest of the record, so flags are shares of each finding's
+Without reviews a trust says how well a claim fits what the judges say, so flags are shares of each finding's
 presences and absences. With reviews a trust is a probability of being right: one half divides, and flags carry
 certificates. Where it is known that readers or judges would split over a claim of low trust, it is `hard`, and
 `likely_mislabelled` is certified among the others.

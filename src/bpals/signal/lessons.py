@@ -99,13 +99,15 @@ def fit_part(
     return replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes), fits
 
 
-def refitted(part: Part, sample: Truths, fold: npt.NDArray[np.int64]) -> tuple[Part, dict[str, tuple[float, float]]]:
-    """Shift each finding that a random sample speaks of to how common it is among the audited films."""
+def refitted(
+    part: Part, sample: Truths, fold: npt.NDArray[np.int64], fits: Collection[str]
+) -> tuple[Part, dict[str, tuple[float, float]]]:
+    """Shift each fitted finding that a random sample speaks of to how common it is among the audited films."""
     p_present, fitted, reviewed = part.p_present.copy(), part.fitted.copy(), part.reviewed.copy()
     told = {}
     for column, finding in enumerate(part.pairs.findings):
         p, said = p_present[:, column], part.pairs.states[:, column]
-        seen = sample.about(finding, ~np.isnan(p), fold)
+        seen = sample.about(finding, ~np.isnan(p), fold) if finding in fits else None
         if seen is not None:
             told[finding] = refit.shifts(logit(p), said, seen)
             p_present[:, column] = np.where(np.isnan(p), np.nan, sigmoid(refit.refit(logit(p), said, seen)))

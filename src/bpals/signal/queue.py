@@ -8,6 +8,8 @@ How a batch of n is drawn, patient by patient (or pair by pair, where several fi
    patients of most value lie first, in the order of their value; the others behind them in a random order.
 2. The rest: the best pair of each patient not drawn yet, the most valuable first.
 
+Where whole films are read, a film stands in the place of a pair, worth as much as all its pairs.
+
 So the chance of a pair to be in the batch is known exactly when it is drawn: its part of its patient's chance in 1, and
 for the best pair of a patient also the chance that 2 reaches it. `inclusion` is that chance; 1 / inclusion weighs a
 read in an estimate for all pairs that could have been read.
@@ -15,7 +17,7 @@ read in an estimate for all pairs that could have been read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,8 @@ READING_LIST = pl.Schema(
 
 _PAIR = ["image_id", "finding"]
 _CERTAIN = 1 - 1e-9
+MOST_BATCHES = 40
+"""After so many the rest is drawn in one: nobody reads so far before the queue is drawn anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,10 @@ class Draw:
     """At most one pair, and so one film, of a patient."""
     readers_per_pair: int = 1
     """A pair with fewer reads than this is offered again."""
+    whole_films: bool = False
+    """All findings of a film are read at once: what is drawn is a film, named with its most valuable finding."""
+    batch: int | None = None
+    """Draw so many at a time, each batch from what the ones before left over; None draws all in one."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be drawn."""
@@ -64,6 +72,8 @@ class Draw:
             )
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed: it must be 0 or more. Type: --seed 0")
+        if self.batch is not None and self.batch < 1:
+            raise UsageError(f"a batch of {self.batch} is nothing to read. Draw 50 at a time")
         if self.readers_per_pair < 1:
             raise UsageError(f"{self.readers_per_pair} readers a pair read nothing. Type: --readers-per-pair 1")
 
@@ -75,17 +85,32 @@ class _Pool:
     pairs: pl.DataFrame
     value: Floats
     """NaN where nobody judged."""
-    start: Ints
-    """Where each patient's pairs begin; a patient is one pair where several may be read."""
-    size: Ints
+    unit: Ints
+    """The patient of each pair, counting up; each pair is a patient of its own where several may be read."""
+
+    @property
+    def start(self) -> Ints:
+        """Where each patient's pairs begin."""
+        return np.flatnonzero(np.diff(self.unit, prepend=-1)).astype(np.int64)
+
+    @property
+    def size(self) -> Ints:
+        """How many pairs each patient has."""
+        return np.diff(self.start, append=len(self.unit)).astype(np.int64)
 
     @property
     def best(self) -> Ints:
         """The most valuable pair of each patient, the first of those that tie."""
-        value = np.nan_to_num(self.value, nan=-1.0)
-        top = np.repeat(np.maximum.reduceat(value, self.start), self.size) if len(value) else value
+        start, value = self.start, np.nan_to_num(self.value, nan=-1.0)
+        top = np.repeat(np.maximum.reduceat(value, start), self.size) if len(value) else value
         places = np.flatnonzero(value == top)
-        return places[np.searchsorted(places, self.start)]
+        return places[np.searchsorted(places, start)]
+
+    def without(self, chosen: Ints) -> _Pool:
+        """Leave some pairs out."""
+        kept = np.ones(len(self.unit), dtype=np.bool_)
+        kept[chosen] = False
+        return _Pool(pairs=self.pairs.filter(kept), value=self.value[kept], unit=self.unit[kept])
 
 
 def next_reviews(
@@ -94,39 +119,73 @@ def next_reviews(
     *,
     n: int,
     reviews: Reviews | None = None,
+    only: pl.Series | None = None,
     worth: Worth | None = None,
     draw: Draw | None = None,
 ) -> pl.DataFrame:
     """Draw the next `n` pairs to read, fewer where fewer are left: READING_LIST, in the order of reading.
 
-    `reviews` are the reads that there are: a pair with enough of them is not offered again. Uncertain claims are not
-    offered: they cannot be wrong. The same inputs give the same batch, whatever the order of their rows.
+    `reviews` are the reads that there are: a pair with enough of them is not offered again. `only` names the films that
+    can be shown, where not all can. Uncertain claims are not offered: they cannot be wrong. The same inputs give the
+    same batch, whatever the order of their rows.
     """
     if n < 1:
         raise UsageError(f"{n} pairs are nothing to read. Type: --n 50")
     how = draw or Draw()
-    pool = _pool(signal, images, reviews, worth, how)
+    valued = _valued(signal, worth)
+    if only is not None:
+        valued = valued.filter(pl.col("image_id").is_in(only.implode()))
+    pool = _pool(valued, images, reviews, how)
+    rng = np.random.default_rng(how.seed)
+    if how.batch is None:
+        return _batch(pool, n, how, rng)[0]
+    return _batches(pool, n, how, rng)
+
+
+def _batches(pool: _Pool, n: int, how: Draw, rng: np.random.Generator) -> pl.DataFrame:
+    """Draw batch after batch; who was drawn is not drawn by value again while there are others."""
+    parts, before = [pl.DataFrame(schema=READING_LIST)], np.zeros(0, dtype=np.int64)
+    for turn in range(MOST_BATCHES + 1):
+        wanted = min(n, how.batch or n)
+        if turn == MOST_BATCHES:
+            wanted, pool = n, replace(pool, unit=np.arange(len(pool.unit)))
+        if len(np.setdiff1d(pool.unit, before)) < wanted:
+            before = before[:0]
+        listed, chosen = _batch(pool, wanted, how, rng, before)
+        before = np.union1d(before, pool.unit[chosen])
+        pool, n = pool.without(chosen), n - listed.height
+        parts.append(listed)
+        if not n or not len(pool.unit):
+            break
+    return pl.concat(parts)
+
+
+def _batch(
+    pool: _Pool, n: int, how: Draw, rng: np.random.Generator, before: Ints | None = None
+) -> tuple[pl.DataFrame, Ints]:
+    """Draw one batch, READING_LIST, and say which rows of the pool it took."""
     n = min(n, len(pool.start))
     if n == 0:
-        return pl.DataFrame(schema=READING_LIST)
-    rng = np.random.default_rng(how.seed)
+        return pl.DataFrame(schema=READING_LIST), np.zeros(0, dtype=np.int64)
     at_random = int(np.ceil(np.round(n * how.random_share, 9)))
-    chosen, inclusion, random = _draw(pool, n, at_random, rng)
+    chosen, inclusion, random = _draw(pool, n, at_random, rng, before)
     listed = pool.pairs[chosen].with_columns(
         value=pl.Series(pool.value[chosen], nan_to_null=True),
         inclusion=pl.Series(inclusion),
         drawn=pl.Series(np.where(random, "random", "value")).cast(DRAWN),
     )
-    return listed[_interleaved(random, rng)].select(READING_LIST.names()).cast(READING_LIST)
+    return listed[_interleaved(random, rng)].select(READING_LIST.names()).cast(READING_LIST), chosen
 
 
-def _pool(
-    signal: pl.DataFrame, images: pl.DataFrame, reviews: Reviews | None, worth: Worth | None, draw: Draw
-) -> _Pool:
-    """Lay out what could be read: definite claims without enough reads, patient by patient."""
+def _valued(signal: pl.DataFrame, worth: Worth | None) -> pl.DataFrame:
+    """Give every definite claim its value."""
     needed = (*_PAIR, "says", "trust", "trust_low", "trust_high", "method", "p_split")
     claims = signal.select(name for name in needed if name in signal.columns).filter(pl.col("says") != "uncertain")
-    pairs = claims.select(_PAIR).with_columns(pl.col("finding").cast(pl.String), value=pl.Series(values(claims, worth)))
+    return claims.select(_PAIR).with_columns(pl.col("finding").cast(pl.String), value=pl.Series(values(claims, worth)))
+
+
+def _pool(pairs: pl.DataFrame, images: pl.DataFrame, reviews: Reviews | None, draw: Draw) -> _Pool:
+    """Lay out what could be read: definite claims without enough reads, patient by patient."""
     if reviews is not None:
         pairs = pairs.join(_read_enough(reviews, draw.readers_per_pair), on=_PAIR, how="anti", maintain_order="left")
     pairs = pairs.join(_films(pairs, images), on="image_id", how="left", maintain_order="left")
@@ -134,10 +193,22 @@ def _pool(
     column = pairs["finding"].replace_strict(findings, range(len(findings)), return_dtype=pl.Int64).to_numpy()
     place = pairs["film"].to_numpy() * len(findings) + column
     pairs = pairs[np.argsort(place, kind="stable")]
+    if draw.whole_films:
+        pairs = _whole(pairs)
     unit = pairs["patient"].to_numpy() if draw.one_per_patient else np.arange(pairs.height)
-    start = np.flatnonzero(np.diff(unit, prepend=-1)).astype(np.int64)
-    size = np.diff(start, append=pairs.height).astype(np.int64)
-    return _Pool(pairs=pairs.select(_PAIR), value=pairs["value"].to_numpy(), start=start, size=size)
+    return _Pool(pairs=pairs.select(_PAIR), value=pairs["value"].to_numpy(), unit=unit)
+
+
+def _whole(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Make one row of each film: worth as much as its pairs together, named with the most valuable of them."""
+    known = pl.col("value").fill_nan(None)
+    films = pairs.group_by("film", maintain_order=True).agg(
+        pl.col("image_id").first(),
+        pl.col("finding").gather(known.arg_max().fill_null(0)).first(),
+        pl.when(known.count() > 0).then(known.sum()).otherwise(float("nan")).alias("value"),
+        pl.col("patient").first(),
+    )
+    return films.sort("film")
 
 
 def _films(pairs: pl.DataFrame, images: pl.DataFrame) -> pl.DataFrame:
@@ -164,12 +235,17 @@ def _read_enough(reviews: Reviews, readers: int) -> pl.DataFrame:
     return counted.filter(pl.col("readers") >= readers)
 
 
-def _draw(pool: _Pool, n: int, at_random: int, rng: np.random.Generator) -> tuple[Ints, Floats, npt.NDArray[np.bool_]]:
+def _draw(
+    pool: _Pool, n: int, at_random: int, rng: np.random.Generator, before: Ints | None
+) -> tuple[Ints, Floats, npt.NDArray[np.bool_]]:
     """Draw the pairs, first at random and then by value: their places, their inclusions, and which are random."""
-    best = pool.best
-    chance = _chances(pool.size, at_random)
+    best, start, size = pool.best, pool.start, pool.size
+    chance = _chances(size, at_random)
     certain = chance >= _CERTAIN
-    by_value = np.argsort(-np.nan_to_num(pool.value[best], nan=-1.0), kind="stable")
+    value = np.nan_to_num(pool.value[best], nan=-1.0)
+    if before is not None:
+        value = np.where(np.isin(pool.unit[start], before), -2.0, value)
+    by_value = np.argsort(-value, kind="stable")
     line = by_value[~certain[by_value]]
     # Only so many patients can be reached by value, however the comb falls; the others are shuffled.
     reach = min(n, len(line))
@@ -179,12 +255,12 @@ def _draw(pool: _Pool, n: int, at_random: int, rng: np.random.Generator) -> tupl
     hit = np.unique(np.minimum(np.searchsorted(ends, teeth, side="right"), len(line) - 1))
     random_units = np.concatenate([np.flatnonzero(certain), np.sort(line[hit])]).astype(np.int64)
     valued = np.delete(line[:reach], hit[hit < reach])[: n - len(random_units)]
-    reached = np.zeros(len(pool.start))
+    reached = np.zeros(len(start))
     reached[line[:reach]] = _reached(ends[:reach], chance[line[:reach]], n - at_random)
-    within = (rng.random(len(random_units)) * pool.size[random_units]).astype(np.int64)
+    within = (rng.random(len(random_units)) * size[random_units]).astype(np.int64)
     units = np.concatenate([valued, random_units])
-    chosen = np.concatenate([best[valued], pool.start[random_units] + within])
-    inclusion = chance[units] / pool.size[units] + np.where(chosen == best[units], reached[units], 0.0)
+    chosen = np.concatenate([best[valued], start[random_units] + within])
+    inclusion = chance[units] / size[units] + np.where(chosen == best[units], reached[units], 0.0)
     return chosen, np.minimum(inclusion, 1.0), np.arange(len(units)) >= len(valued)
 
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from bpals.signal.coverage import Interval, Strata, interval
 from bpals.signal.monitoring import watch
-from bpals.signal.readerskill import Corrected, correct
+from bpals.signal.readerskill import Corrected, correct, together
 from bpals.signal.readings import cells, place, settle, tally
 from bpals.types import Notice
 
@@ -74,27 +74,33 @@ def rates(
     read = told.filter(pl.col("looked").any().over("finding"))
     findings = read["finding"].unique(maintain_order=True).to_list()
     rows = []
+    skills: dict[str, tuple[int, Corrected]] = {}
     for finding in findings:
         own = read.filter(pl.col("finding") == finding)
-        rows += _rows(own, finding, by, how)
+        skills[finding] = (own.height, correct(own, how.seed))
+        rows += _rows(own, finding, by, how, skills[finding][1])
     if len(findings) > 1:
-        rows += _rows(read, OVERALL, by, how)
+        rows += _rows(read, OVERALL, by, how, together(skills, how.seed))
     return pl.DataFrame(rows, schema=RATES, orient="row"), [*notices, *more]
 
 
-def _rows(told: pl.DataFrame, finding: str, by: Sequence[str], how: Rating) -> list[dict[str, object]]:
+def _rows(
+    told: pl.DataFrame, finding: str, by: Sequence[str], how: Rating, skill: Corrected
+) -> list[dict[str, object]]:
     """Make the rows of one finding: all claims, each kind of claim, each group."""
     cell = ["finding", "cell"]
     key: dict[str, object] = {"finding": finding, "group_by": None, "group": None}
     whole = _row(tally(told, cell), key | {"says": ALL}, how)
-    rows = [whole | _watched(told, how) | (_skill(told, how) if finding != OVERALL else {})]
-    counts = tally(told, [*cell, "says"])
-    rows += [_row(counts.filter(pl.col("says") == kind), key | {"says": kind}, how) for kind in KINDS]
+    rows = [whole | _watched(told, how) | _skill(skill)]
+    for kind in KINDS:
+        part = told.filter(pl.col("says") == kind)
+        rows.append(_row(tally(part, cell), key | {"says": kind}, how) | _watched(part, how))
     for column in by:
-        grouped = tally(told.with_columns(pl.col(column).cast(pl.String).fill_null("unknown")), [*cell, column])
-        for group in grouped[column].unique().sort():
-            part = grouped.filter(pl.col(column) == group)
-            rows.append(_row(part, key | {"group_by": column, "group": group, "says": ALL}, how))
+        named = told.with_columns(pl.col(column).cast(pl.String).fill_null("unknown"))
+        for group in named[column].unique().sort():
+            part = named.filter(pl.col(column) == group)
+            its = key | {"group_by": column, "group": group, "says": ALL}
+            rows.append(_row(tally(part, cell), its, how) | _watched(part, how))
     return [row for row in rows if row["claims"]]
 
 
@@ -125,15 +131,17 @@ def _ends(told: Interval) -> dict[str, object]:
 
 
 def _watched(told: pl.DataFrame, how: Rating) -> dict[str, object]:
-    """Add the interval that holds at any time, where a plan says in which order pairs were to be read."""
+    """Add the interval that holds at any time, where a plan says in which order pairs were to be read.
+
+    A group's pairs are a list of their own: whatever fell to it, they are in random order within the whole list.
+    """
     if how.simple_random or not told["planned"].all():
         return {}
     steps = watch(told, level=how.level)
     return {"anytime_low": steps["low"][-1], "anytime_high": steps["high"][-1]} if steps.height else {}
 
 
-def _skill(told: pl.DataFrame, how: Rating) -> dict[str, object]:
-    found: Corrected = correct(told, how.seed)
+def _skill(found: Corrected) -> dict[str, object]:
     return {
         "corrected": found.rate,
         "corrected_low": found.low,

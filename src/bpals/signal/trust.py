@@ -177,13 +177,13 @@ def _taught(part: Part, made: Signal, dataset: Dataset, reference: Reference | N
     who = "reviews" if reference is None else reference.kind
     part, fits = fit_part(part, lessons[0], context, school, who)
     sample = Truths.of(dataset, heard.random_sample, None, said_in([part]))
-    part, shifted = refitted(part, sample, fold)
+    part, shifted = refitted(part, sample, fold, fits)
     devices = None if heard.panel is None else heard.panel.devices
     rules: list[dict[str, Any]] = []
     lesson = Lesson() if together else _where_hard([part], dataset, heard)
     if together is not None:
         group_part, group_fits = fit_part(together, lessons[1], context, school, who)
-        group_part, more = refitted(group_part, sample, fold)
+        group_part, more = refitted(group_part, sample, fold, group_fits)
         fits, shifted = fits | group_fits, shifted | more
         lesson = _where_hard([part, group_part], dataset, heard)
         group_part = replace(group_part, hard=lesson.findings)

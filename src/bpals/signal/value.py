@@ -2,7 +2,8 @@
 
 value = (P(error) x gain + weight x information) / (expected reads x minutes a read)
 
-P(error)        1 - trust where the trust was fitted on expert labels; else what such a trust has meant (`tempered`)
+P(error)        1 - trust where the trust was fitted on expert labels; else what such a trust has meant (`TEMPERED`),
+                a finding that is rarer than any this was learned on being taken as if it were as common (`RAREST`)
 information     bits that a read tells about the signal's own estimate: much where its interval is wide
 expected reads  1 + P(the first two readers disagree), so that a film that splits its readers costs more
 
@@ -21,7 +22,7 @@ import polars as pl
 
 from bpals.errors import UnknownName, UsageError
 from bpals.ordering import order
-from bpals.signal.pairs import NORMAL_95, logit, sigmoid
+from bpals.signal.pairs import NORMAL_95, SMALLEST, logit, sigmoid
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -30,6 +31,8 @@ FITTED = "+experts"
 """In the method of a row whose trust was fitted on expert labels."""
 TEMPERED = (-0.6, 0.5)
 """Without expert labels, presence claimed: logit P(error) = -0.6 + 0.5 x logit(1 - trust)."""
+RAREST = 0.047
+"""The share of presences among the claims of the rarest finding that this was fitted on."""
 SPLIT = (0.035, 0.26)
 """P(the first two readers disagree) = 0.035 + 0.26 x 4 p (1 - p), p the trust."""
 FIRST_TWO = 2 / 3
@@ -52,6 +55,8 @@ class Worth:
     """Finding -> how long one read takes; 30 where it is not named."""
     information: float = 1.0
     """What one bit is worth, in errors of gain 1."""
+    common: Mapping[str, float] = field(default_factory=dict)
+    """Finding -> the share of its claims that are presences; counted in the claims that are valued, where not named."""
 
     def __post_init__(self) -> None:
         """Refuse a worth that would turn the order round or divide by nothing."""
@@ -74,10 +79,25 @@ def values(signal: pl.DataFrame, worth: Worth | None = None) -> Floats:
     price = worth or Worth()
     for given in (price.gains, price.seconds):
         _refuse_strangers(signal["finding"], given)
-    return np.concatenate([np.zeros(0), *(_values(some, price) for some in signal.iter_slices(BLOCK))])
+    rarer = _rarer(signal, price)
+    return np.concatenate([np.zeros(0), *(_values(some, price, rarer) for some in signal.iter_slices(BLOCK))])
 
 
-def _values(signal: pl.DataFrame, price: Worth) -> Floats:
+def _rarer(signal: pl.DataFrame, price: Worth) -> dict[str, float]:
+    """Say how much rarer, in logits, a finding is than the rarest that a correction was fitted on; others are left out.
+
+    A rare finding has a low trust wherever it is claimed. Beyond what was fitted that says how rare it is, not that
+    its claims are wrong.
+    """
+    said = signal.group_by("finding").agg((pl.col("says") == "present").mean().alias("share"))
+    shares = {str(finding): share for finding, share in said.iter_rows()} | dict(price.common)
+    rare = {finding: min(max(share, SMALLEST), RAREST) for finding, share in shares.items()}
+    return {
+        name: math.log(RAREST / (1 - RAREST) / (share / (1 - share))) for name, share in rare.items() if share < RAREST
+    }
+
+
+def _values(signal: pl.DataFrame, price: Worth, rarer: Mapping[str, float]) -> Floats:
     trust, low, high = (_floats(signal[name]) for name in ("trust", "trust_low", "trust_high"))
     said = (signal["says"] == "present").to_numpy()
     fitted = signal["method"].str.contains(FITTED, literal=True).to_numpy()
@@ -85,7 +105,8 @@ def _values(signal: pl.DataFrame, price: Worth) -> Floats:
     if "p_split" in signal.columns:
         learned = _floats(signal["p_split"])
         split = np.where(np.isnan(learned), split, FIRST_TWO * learned)
-    found = chance_of_error(trust, said, fitted) * _named(signal["finding"], price.gains, 1.0)
+    rare = _named(signal["finding"], rarer, 0.0)
+    found = chance_of_error(trust, said, fitted, rare) * _named(signal["finding"], price.gains, 1.0)
     minutes = _named(signal["finding"], price.seconds, SECONDS) / 60
     return np.asarray((found + price.information * information(trust, low, high)) / ((1 + split) * minutes))
 
@@ -97,15 +118,16 @@ def ranks(signal: pl.DataFrame, worth: Worth | None = None) -> pl.Series:
     return pl.Series("review_rank", rank)
 
 
-def chance_of_error(trust: Floats, present: Bools, fitted: Bools) -> Floats:
+def chance_of_error(trust: Floats, present: Bools, fitted: Bools, rarer: Floats | float = 0.0) -> Floats:
     """Give P(the claim is wrong): 1 - trust where it was fitted; an unfitted presence is tempered.
 
     Unfitted, a low trust of a presence says only that the rest of the record does not show the finding: a trust of .05
-    has meant 70 % wrong, not 95. Absences needed no correction.
+    has meant 70 % wrong, not 95. `rarer` is how much rarer the finding is than those on which that was learned, in
+    logits: so much of a low trust is taken off. Absences needed no correction.
     """
     raw = 1 - trust
     rest, slope = TEMPERED
-    return np.where(present & ~fitted, sigmoid(rest + slope * logit(raw)), raw)
+    return np.where(present & ~fitted, sigmoid(rest + slope * (logit(raw) - rarer)), raw)
 
 
 def information(trust: Floats, low: Floats, high: Floats) -> Floats:
@@ -146,5 +168,8 @@ def _named(findings: pl.Series, given: Mapping[str, float], usual: float) -> Flo
     """Lay what is given by finding out over the rows."""
     if not given:
         return usual
+    if isinstance(findings.dtype, pl.Enum):
+        known = np.array([given.get(name, usual) for name in findings.dtype.categories])
+        return np.asarray(known[findings.to_physical().to_numpy()])
     words = findings.cast(pl.String).replace_strict(dict(given), default=usual, return_dtype=pl.Float64)
     return words.to_numpy()

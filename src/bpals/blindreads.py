@@ -1,0 +1,72 @@
+"""Blind reads: which of the reviews in the ledger are reads of a pair, and vote.
+
+blind       read in the room before anything was shown: it votes
+amended     written anew after the lock, with a reason: it votes instead of the blind one if nothing had been shown
+imported    brought in from a file: every read votes, also two of one reader that contradict each other
+second      written after the reveal, round: said in a discussion, repeat: the same film again to see how far a reader
+            agrees with himself. They are kept apart and do not vote
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from bpals.durable import sha256
+from bpals.findings import Vocabulary
+from bpals.score.references import GROUPS
+from bpals.types import REVIEWS, Notice, Reviews
+
+LEDGER = "ledger"
+"""The name under which a run names the reads of the ledger."""
+VOTING = ("blind", "amended", "imported")
+
+_PAIR = ["image_id", "finding"]
+
+
+def voting(reviews: pl.DataFrame) -> pl.DataFrame:
+    """Keep the reviews that vote, in the order in which they were written; `reviews` are what a desk gives."""
+    own = reviews.filter("stands", pl.col("phase").is_in(VOTING), pl.col("saw_signal") == 0, pl.col("repeat") == 0)
+    # A pair that was drawn twice keeps the chance of its first draw.
+    first = pl.col("inclusion").drop_nulls().first().over(_PAIR)
+    return own.sort("review_id").with_columns(inclusion=first)
+
+
+def blind_reads(reviews: pl.DataFrame, vocabulary: Vocabulary) -> Reviews:
+    """Make single reads of the ledger's reviews: of findings and whole groups that the dataset audits.
+
+    What is about another finding stays in the ledger, and is counted here. The reads are named by their hash.
+    """
+    votes = voting(reviews)
+    groups = tuple(group for group in GROUPS if set(group.members) <= set(vocabulary.findings))
+    named = [*vocabulary.findings, *(group.name for group in groups)]
+    audited = votes.filter(pl.col("finding").is_in(named))
+    table = audited.select(REVIEWS.names()).cast(REVIEWS)
+    spoken = set(table["finding"].unique())
+    return Reviews(
+        table=table,
+        groups=tuple(group for group in groups if group.name in spoken),
+        inputs={LEDGER: sha256(table.write_csv().encode())},
+        notices=(*_unaudited(votes, named), *_twice(audited)),
+    )
+
+
+def _unaudited(votes: pl.DataFrame, named: list[str]) -> list[Notice]:
+    others = votes.filter(~pl.col("finding").is_in(named))
+    return [
+        Notice(code="unaudited", count=count, message=f"{count:,} reads are about {finding}, which is not audited here")
+        for finding, count in others["finding"].value_counts().sort("finding").iter_rows()
+    ]
+
+
+def _twice(audited: pl.DataFrame) -> list[Notice]:
+    """Count the pairs of which one reader says two things; both vote."""
+    pair = ["image_id", "finding", "reader"]
+    against = audited.group_by(pair).agg(pl.col("verdict").n_unique()).filter(pl.col("verdict") > 1).sort(pair)
+    if against.is_empty():
+        return []
+    first = against.row(0, named=True)
+    message = (
+        f"{against.height:,} times one reader said two things about a pair (first: {first['image_id']}, "
+        f"{first['finding']}, {first['reader']}); both reads vote"
+    )
+    return [Notice(code="reader_contradicts", count=against.height, message=message)]

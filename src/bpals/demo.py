@@ -1,0 +1,107 @@
+"""The demo: 120 drawn films of 48 patients, labels that are sometimes wrong, two judges, one audit.
+
+Nothing in it is real. The films are phantoms (`films/phantom.py`), so what is on them is known; the labels were copied
+from that with mistakes, and so were the answers of the image judge.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from bpals.audit import audit
+from bpals.durable import write_durably
+from bpals.films.phantom import draw_phantom
+from bpals.findings import NIH
+from bpals.judging import Order, run_judge
+from bpals.workspace import RUN
+
+Progress = Callable[[str, float], None]
+
+PATIENTS, FILMS = 48, 120
+WRONG = 0.08
+"""Of the labels."""
+JUDGE = "made-up-judge"
+DEEP_EVERY = 5
+"""One film in so many has 16 bits."""
+MAPPING = f"""\
+name = "demo"
+title = "The demo: drawn films"
+attribution = "Drawn by bpals; no patient stands behind it."
+
+[columns]
+image = "film"
+patient = "patient"
+order = "visit"
+view = "view"
+age = "age"
+sex = "sex"
+
+[labels]
+layout = "columns"
+audited = [{", ".join(f'"{finding}"' for finding in NIH.findings)}]
+
+[values]
+present = ["1"]
+absent = ["0"]
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Where it lies."""
+
+    workspace: Path
+    images: Path
+
+
+def make_demo(workspace: str | os.PathLike[str] = "demo", *, progress: Progress = lambda _what, _share: None) -> Demo:
+    """Draw the films, make up labels and a judge's answers, and audit them; a demo that is there is kept."""
+    home = Path(workspace)
+    demo = Demo(workspace=home, images=home / "films")
+    if (home / RUN).exists():
+        return demo
+    labels, truth, answers = _made_up(np.random.default_rng(5))
+    demo.images.mkdir(parents=True, exist_ok=True)
+    for number, (film, has) in enumerate(truth.items()):
+        progress("drawing films", 0.8 * number / FILMS)
+        bits = 8 if number % DEEP_EVERY else 16
+        write_durably(demo.images / film, draw_phantom(has, seed=number, bits=bits))
+    table, mapping, scores = home / "labels.csv", home / "labels.toml", home / "answers.csv"
+    labels.write_csv(table)
+    answers.write_csv(scores)
+    mapping.write_text(MAPPING, encoding="utf-8")
+    source = f"table:{table}"
+    run_judge(f"table:{scores}", workspace=home, order=Order(name=JUDGE, source=source, mapping=str(mapping)))
+    audit(source, mapping=mapping, workspace=home, progress=lambda what, share: progress(what, 0.8 + 0.2 * share))
+    return demo
+
+
+def _made_up(draw: np.random.Generator) -> tuple[pl.DataFrame, dict[str, list[str]], pl.DataFrame]:
+    """Make up who has what, what the labels say of it, and what the judge answers."""
+    patient = np.sort(np.append(np.arange(PATIENTS), draw.integers(0, PATIENTS, FILMS - PATIENTS)))
+    visit = np.arange(FILMS) - np.searchsorted(patient, patient)
+    names = [f"{one:03}_{at}.png" for one, at in zip(patient, visit, strict=True)]
+    findings = len(NIH.findings)
+    often = (draw.random((PATIENTS, findings)) < 0.13)[patient]
+    has = np.where(draw.random((FILMS, findings)) < 0.75, often, draw.random((FILMS, findings)) < 0.04)
+    says = np.where(draw.random(has.shape) < WRONG, ~has, has)
+    score = 1 / (1 + np.exp(-(3.2 * (2 * has - 1) + 1.8 * draw.standard_normal(has.shape))))
+    known = {
+        "film": names,
+        "patient": [f"D{one:02}" for one in patient],
+        "visit": visit,
+        "view": draw.choice(["PA", "AP"], FILMS),
+        "age": draw.integers(20, 90, PATIENTS)[patient],
+        "sex": draw.choice(["F", "M"], PATIENTS)[patient],
+    }
+    columns = dict(enumerate(NIH.findings))
+    labels = pl.DataFrame(known | {name: says[:, at].astype(np.int64) for at, name in columns.items()})
+    answers = pl.DataFrame({"image_id": names} | {name: score[:, at].round(4) for at, name in columns.items()})
+    truth = {name: [columns[int(at)] for at in np.flatnonzero(row)] for name, row in zip(names, has, strict=True)}
+    return labels, truth, answers

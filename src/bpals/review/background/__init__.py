@@ -1,0 +1,1 @@
+"""Background: heavy work that no reader waits for."""

@@ -1,0 +1,178 @@
+"""What the reads come to: every review with whether it stands, and the verdict of each pair."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+from sqlalchemy import Connection, Row, Select, func, select
+
+from bpals.ledger.reviewschema import ADJUDICATION, CASE, DRAWN, READING, REVIEW
+from bpals.review.desk.study import Study
+from bpals.types import VERDICT
+
+REVIEW_COLUMNS = pl.Schema(
+    {
+        "review_id": pl.Int64(),
+        "study_id": pl.Int64(),
+        "reading_id": pl.String(),
+        "image_id": pl.String(),
+        "finding": pl.String(),
+        "reader": pl.String(),
+        "phase": pl.String(),
+        "round": pl.Int64(),
+        "repeat": pl.Int64(),
+        "verdict": VERDICT,
+        "confidence": pl.Int64(),
+        "saw_signal": pl.Int64(),
+        "signal": pl.String(),
+        "inclusion": pl.Float64(),
+        "box": pl.String(),
+        "note": pl.String(),
+        "quality": pl.String(),
+        "devices": pl.String(),
+        "active_s": pl.Float64(),
+        "wall_s": pl.Float64(),
+        "position": pl.Int64(),
+        "source": pl.String(),
+        "external_id": pl.String(),
+        "at": pl.String(),
+        "stands": pl.Boolean(),
+    }
+)
+"""REVIEW, one row a review in the order in which they were written, and whether it still stands."""
+
+CONSENSUS = pl.Schema(
+    {
+        "case_id": pl.Int64(),
+        "image_id": pl.String(),
+        "finding": pl.String(),
+        "verdict": VERDICT,  # null while it is open
+        "how": pl.String(),  # single, consensus, majority, adjudicator; open: readers differ and nobody settled it
+        "round": pl.Int64(),
+        "readers": pl.Int64(),  # whose blind read is final
+        "present": pl.Int64(),
+        "absent": pl.Int64(),
+        "uncertain": pl.Int64(),
+        "unreadable": pl.Int64(),
+        "inclusion": pl.Float64(),
+        "amended_since": pl.Boolean(),  # a reader amended after it was settled
+    }
+)
+"""One row a case and finding that has all its reads."""
+
+
+def reviews(connection: Connection, study_id: int) -> pl.DataFrame:
+    """Give what was said in a study, and brought in from files: a row stands unless a later one replaced it.
+
+    Of the rows of one reading, finding, round and `saw_signal` the last stands; none does of a lock that was undone.
+    """
+    rows = (
+        select(REVIEW, READING.c.state)
+        .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id, isouter=True)
+        .where((REVIEW.c.study_id == study_id) | REVIEW.c.study_id.is_(None))
+        .order_by(REVIEW.c.review_id)
+    )
+    names = REVIEW_COLUMNS.names()[:-1]
+    found = connection.execute(rows).mappings().all()
+    said = {name: [row[name] for row in found] for name in [*names, "state"]}
+    schema = {name: pl.String() if kind == VERDICT else kind for name, kind in REVIEW_COLUMNS.items()}
+    table = pl.DataFrame(said, schema={name: schema.get(name, pl.String()) for name in said})
+    of_one = ["reading_id", "finding", "round", "saw_signal"]
+    last = pl.col("review_id") == pl.col("review_id").max().over(of_one)
+    here = pl.col("reading_id").is_null() | (last & pl.col("state").is_in(["locked", "done"]))
+    return table.with_columns(stands=here).select(REVIEW_COLUMNS.names()).cast(REVIEW_COLUMNS)
+
+
+def consensus(connection: Connection, study_id: int, study: Study) -> pl.DataFrame:
+    """Give the verdict of every pair whose case has all its reads, and how it came about."""
+    settled = {(row.case_id, row.finding): row for row in _adjudications(connection, study_id)}
+    chances = _inclusions(connection, study_id, study)
+    newest = _newest(connection, study_id)
+    rows = []
+    for (case_id, finding), said in _blind_reads(connection, study_id, reveal=study.reveal).items():
+        first = next(iter(said.values()))
+        if len(said) < first.wanted:
+            continue
+        row = settled.get((case_id, finding))
+        votes = Counter(read.verdict for read in said.values())
+        verdict, how = _verdict(row, votes)
+        rows.append(
+            {
+                "case_id": case_id,
+                "image_id": first.image_id,
+                "finding": finding,
+                "verdict": verdict,
+                "how": how,
+                "round": row.round if row else 0,
+                "readers": len(said),
+                **{word: votes.get(word, 0) for word in VERDICT.categories},
+                "inclusion": chances.get((case_id, finding if study.asks == "drawn" else "")),
+                "amended_since": row is not None and _amended(row, newest),
+            }
+        )
+    return pl.DataFrame(rows, schema=CONSENSUS)
+
+
+def _verdict(settled: Row[Any] | None, votes: Counter[str]) -> tuple[str | None, str]:
+    if settled is not None:
+        return settled.verdict, settled.how
+    if len(votes) > 1:
+        return None, "open"
+    return next(iter(votes)), "single" if votes.total() == 1 else "consensus"
+
+
+def _amended(settled: Row[Any], newest: dict[str, int]) -> bool:
+    return any(newest.get(reading_id, 0) > review_id for reading_id, review_id in json.loads(settled.pinned).items())
+
+
+def _adjudications(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
+    return connection.execute(select(ADJUDICATION).where(ADJUDICATION.c.study_id == study_id)).all()
+
+
+def _inclusions(connection: Connection, study_id: int, study: Study) -> dict[tuple[int, str], float]:
+    """Give the chance of each drawn pair; where all findings are asked, that of the film, under an empty finding."""
+    drawn = (
+        select(DRAWN.c.case_id, DRAWN.c.finding, DRAWN.c.inclusion)
+        .join_from(DRAWN, CASE, DRAWN.c.case_id == CASE.c.case_id)
+        .where(CASE.c.study_id == study_id, CASE.c.taken > 0, DRAWN.c.inclusion.is_not(None))
+    )
+    chances: dict[tuple[int, str], float] = {}
+    for case_id, finding, inclusion in connection.execute(drawn):
+        pair = (case_id, finding if study.asks == "drawn" else "")
+        chances[pair] = max(inclusion, chances.get(pair, 0.0))
+    return chances
+
+
+def _newest(connection: Connection, study_id: int) -> dict[str, int]:
+    """Give the last thing that each reader said of a case, second reads left out."""
+    last = (
+        select(REVIEW.c.reading_id, func.max(REVIEW.c.review_id))
+        .where(REVIEW.c.study_id == study_id, REVIEW.c.phase.in_(["blind", "amended", "round"]))
+        .group_by(REVIEW.c.reading_id)
+    )
+    return dict(iter(connection.execute(last)))
+
+
+def _blind_reads(connection: Connection, study_id: int, *, reveal: bool) -> dict[tuple[int, str], dict[str, Row[Any]]]:
+    """Give the blind reads that are final: case and finding -> reading_id -> the row that stands."""
+    rows: Select[Any] = (
+        select(REVIEW.c.reading_id, REVIEW.c.finding, REVIEW.c.verdict, CASE.c.case_id, CASE.c.image_id, CASE.c.wanted)
+        .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id)
+        .join(CASE, READING.c.case_id == CASE.c.case_id)
+        .where(
+            READING.c.study_id == study_id,
+            READING.c.state.in_(["locked", "done"] if reveal else ["done"]),
+            REVIEW.c.phase.in_(["blind", "amended"]),
+            REVIEW.c.saw_signal == 0,
+            REVIEW.c.repeat == 0,
+        )
+        .order_by(REVIEW.c.review_id)
+    )
+    reads: dict[tuple[int, str], dict[str, Row[Any]]] = {}
+    for row in connection.execute(rows):
+        reads.setdefault((row.case_id, row.finding), {})[row.reading_id] = row
+    return reads

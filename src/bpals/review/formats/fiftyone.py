@@ -1,0 +1,92 @@
+"""FiftyOne: a sample a film; what readers said of it as Classifications, one field a verdict, and boxes as Detections.
+
+The JSON is FiftyOne's own form of samples: `fiftyone.Sample.from_dict` takes each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+
+from bpals.errors import TruthError
+from bpals.ledger.reviewschema import VERDICTS
+from bpals.review.formats.exchange import Films, Found, Written, boxes_of, loaded, table_of
+from bpals.review.formats.reviewtable import KEPT
+from bpals.types import Notice
+
+GIVEN_BACK = tuple(KEPT.names())
+"""The columns that this format gives back as they were."""
+_APART = ("image_id", "finding", "verdict", "confidence")
+
+Row = dict[str, Any]
+
+
+def write(reviews: pl.DataFrame, films: Films) -> Written:
+    """Write one sample a film."""
+    samples, unsized = [], 0
+    for (film,), part in reviews.group_by("image_id", maintain_order=True):
+        rows = part.rows(named=True)
+        size = films.sizes.get(str(film))
+        sample: Row = {"filepath": film, "tags": [], "_media_type": "image"}
+        for verdict in VERDICTS:
+            if said := [_classification(row) for row in rows if row["verdict"] == verdict]:
+                sample[verdict] = {"_cls": "Classifications", "classifications": said}
+        boxed = [row for row in rows if row["box"]]
+        if boxed and size:
+            drawn = [_detection(row, box, size) for row in boxed for box in boxes_of(row["box"])]
+            sample["boxes"] = {"_cls": "Detections", "detections": drawn}
+        unsized += 0 if size else len(boxed)
+        samples.append(sample)
+    content = json.dumps({"samples": samples}, ensure_ascii=False, indent=1).encode()
+    message = (
+        f"{unsized:,} reads have boxes on films whose pixels were not found; they are kept, not drawn: --images PATH"
+    )
+    return Written(
+        files={"": content}, notices=(Notice(code="unsized", count=unsized, message=message),) * bool(unsized)
+    )
+
+
+def _classification(row: Row) -> Row:
+    sure = row["confidence"]
+    kept = {name: value for name, value in row.items() if name in KEPT.names() and name not in _APART}
+    given = None if sure is None else sure / 100
+    return {"_cls": "Classification", "tags": [row["phase"]], "label": row["finding"], "confidence": given, **kept}
+
+
+def _detection(row: Row, box: list[float], size: tuple[int, int]) -> Row:
+    shares = [each / side for each, side in zip(box, (*size, *size), strict=True)]
+    return {
+        "_cls": "Detection",
+        "tags": [row["phase"]],
+        "label": row["finding"],
+        "bounding_box": shares,
+        "reader": row["reader"],
+        "external_id": row["external_id"],
+    }
+
+
+def is_ours(content: Any) -> bool:
+    """Say whether these are samples of FiftyOne."""
+    return isinstance(content, dict) and isinstance(content.get("samples"), list)
+
+
+def read(content: bytes, name: str) -> Found:
+    """Read samples whose fields are called after the verdicts, as they are written here."""
+    whole = loaded(content, name)
+    if not is_ours(whole):
+        raise TruthError(f"{name} holds no samples of FiftyOne. Name another file, or its format: --format csv")
+    rows = []
+    try:
+        for sample in whole["samples"]:
+            for verdict in VERDICTS:
+                for said in (sample.get(verdict) or {}).get("classifications", []):
+                    kept = {key: value for key, value in said.items() if key in KEPT.names()}
+                    sure = said.get("confidence")
+                    kept["confidence"] = None if sure is None else round(100 * sure)
+                    apart = {"image_id": sample["filepath"], "finding": said["label"], "verdict": verdict}
+                    rows.append(kept | apart)
+    except (KeyError, TypeError, AttributeError):
+        raise TruthError(f"{name}: a sample has no filepath, or a classification no label. Export it again") from None
+    return Found(table=table_of(rows, name))

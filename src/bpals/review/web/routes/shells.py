@@ -1,0 +1,104 @@
+"""The pages themselves: shells without a case in them. What they show, their scripts fetch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from bpals.review.desk.account import Account
+from bpals.review.room import Room
+from bpals.review.web.door import Me, TheRoom
+from bpals.review.web.pages import Pages
+from bpals.review.web.problems import NOT_FOUND, Declined
+from bpals.review.web.rules import PAGES_AFTER_LOGIN
+
+router = APIRouter()
+
+FOREVER = "public, max-age=31536000, immutable"
+"""For an asset under the address that names its content."""
+
+
+@router.get("/healthz")
+async def healthz() -> Response:
+    """Say that the room is open, to whoever watches it."""
+    return JSONResponse({"ok": True})
+
+
+@router.get("/static/{name}")
+async def static(
+    request: Request,
+    name: Annotated[str, Path(max_length=100)],
+    v: Annotated[str, Query(max_length=64)] = "",
+) -> Response:
+    """Send a script or a style sheet: one of those in memory, by its name."""
+    pages: Pages = request.app.state.pages
+    asset = pages.assets.get(name)
+    if asset is None:
+        raise Declined(NOT_FOUND)
+    tag = f'"{asset.sha256[:32]}"'
+    headers = {"etag": tag, "cache-control": FOREVER if v and asset.sha256.startswith(v) else "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(asset.content, headers={**headers, "content-type": asset.kind})
+
+
+@router.get("/login")
+async def login_page(request: Request, room: TheRoom, after: Annotated[str, Query(alias="next")] = "") -> Response:
+    """Show the login page."""
+    target = after if after in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
+    return _page(request, "login.html", oidc=room.oidc.name if room.oidc else "", next=target)
+
+
+@router.get("/enter")
+async def enter_page(request: Request) -> Response:
+    """Show the page that a login link opens: its script posts what stands behind the #, which no server sees in GET."""
+    return _page(request, "enter.html")
+
+
+@router.get("/oidc/return")
+async def return_page(request: Request, room: TheRoom) -> Response:
+    """Show the page that the provider sends back to: its script posts the code, so that GET changes nothing."""
+    if room.oidc is None:
+        raise Declined(NOT_FOUND)
+    return _page(request, "return.html")
+
+
+@router.get("/")
+async def start() -> Response:
+    """Go to the reading page."""
+    return RedirectResponse("/read", status_code=303)
+
+
+@router.get("/read")
+async def read_page(request: Request, room: TheRoom, account: Me) -> Response:
+    """Show the reading page, empty."""
+    return _room_page(request, "read.html", room, account)
+
+
+@router.get("/adjudicate")
+async def adjudicate_page(request: Request, room: TheRoom, account: Me) -> Response:
+    """Show the adjudication page, empty; readers meet there in the rounds of a discussion."""
+    return _room_page(request, "adjudicate.html", room, account)
+
+
+@router.get("/progress")
+async def progress_page(request: Request, room: TheRoom, account: Me) -> Response:
+    """Show the progress page, empty."""
+    return _room_page(request, "progress.html", room, account)
+
+
+@router.get("/account")
+async def account_page(request: Request, room: TheRoom, account: Me) -> Response:
+    """Show the account page, empty."""
+    return _room_page(request, "account.html", room, account)
+
+
+def _room_page(request: Request, name: str, room: Room, account: Account) -> Response:
+    return _page(request, name, account=account, study=room.study)
+
+
+def _page(request: Request, name: str, **values: Any) -> Response:
+    pages: Pages = request.app.state.pages
+    return HTMLResponse(pages.render(name, **values))

@@ -1,0 +1,224 @@
+// Settling what readers disagree about: their answers side by side without names, the film, and one verdict a finding.
+// An adjudicator settles; in a discussion the readers are asked again, round by round.
+
+import { ask, Denied, newKey, Unreached } from "./api.js";
+import { Keys } from "./keys.js";
+import { announce, byId, choose, keepFocus, make, toggle } from "./page.js";
+import { FilmStore, Panes } from "./panes.js";
+import { SIGNS, spoken, VERDICTS } from "./sheet.js";
+import { FilmTools } from "./tools.js";
+
+const TRY_AGAIN_MS = 2000;
+const HOW = {
+  adjudicator: "my own verdict",
+  majority: "what most readers said",
+  consensus: "what all agreed on in the end",
+};
+
+/** Give the verdict of more than half of the readers, or null. */
+function majorityOf(opinions) {
+  const counts = VERDICTS.map((verdict) => [verdict, opinions.filter((each) => each.verdict === verdict).length]);
+  const [verdict, count] = counts.sort((a, b) => b[1] - a[1])[0];
+  return 2 * count > opinions.length ? verdict : null;
+}
+
+class SettlingPage {
+  constructor() {
+    this.rounds = byId("main").dataset.rounds === "yes";
+    this.base = this.rounds ? "/api/rounds" : "/api/adjudication";
+    this.panes = new Panes(byId("panes"), byId("strip"), new FilmStore());
+    this.tools = new FilmTools(this.panes, { boxName: () => null, onBox: () => {} });
+    this.keys = new Keys(document.querySelectorAll("#help [data-key]"), {
+      act: (does, event) => this.act(does, event),
+      mark: (finding, shift) => this.#cycle(finding, shift),
+      placing: () => Boolean(this.panes.active?.placing),
+    });
+    this.findingKeys = JSON.parse(byId("main").dataset.keys);
+    this.#wire();
+  }
+
+  async next() {
+    this.case = null;
+    toggle(byId("written"), false);
+    toggle(byId("nothing"), false);
+    this.panes.clear();
+    try {
+      const handed = await ask("POST", `${this.base}/next`, {});
+      if (handed.case) this.#show(handed.case);
+      else this.#nothing("No disagreement is waiting.");
+    } catch (error) {
+      this.#nothing(error.message);
+    }
+  }
+
+  #nothing(words) {
+    byId("phase").textContent = words;
+    announce(words);
+    toggle(byId("nothing"), true);
+  }
+
+  #show(disagreement) {
+    this.case = disagreement;
+    this.key = newKey();
+    this.verdicts = {};
+    this.how = {};
+    const { disputes, round, rounds } = disagreement;
+    const names = disputes.map(({ finding }) => spoken(finding)).join(", ");
+    byId("phase").textContent = this.rounds ? `Round ${round} of ${rounds}: ${names}.` : `Readers differ on ${names}.`;
+    byId("note").value = "";
+    this.#notice("");
+    byId("disputes").replaceChildren(...disputes.map((dispute, at) => this.#dispute(dispute, at)));
+    const findings = disputes.map(({ finding }) => ({ name: finding, key: this.findingKeys[finding] }));
+    this.keys.findings = findings;
+    this.panes.show(disagreement.films, (n) => `${this.base}/${disagreement.case_id}/films/${n}`, "Disputed case");
+    toggle(byId("written"), true);
+    this.panes.current?.focus({ preventScroll: true });
+    announce(byId("phase").textContent);
+  }
+
+  #dispute({ finding, opinions, earlier }, at) {
+    const key = this.findingKeys[finding];
+    const legend = make("legend", {}, key ? make("kbd", {}, key.toUpperCase()) : null, ` ${spoken(finding)}`);
+    const heads = make("tr", {}, ...opinions.map((each) => make("th", { scope: "col" }, each.yours ? `${each.reader} (you)` : each.reader)));
+    const cells = make("tr", {}, ...opinions.map((opinion) => make("td", { class: opinion.verdict }, ...said(opinion))));
+    const table = make("table", { class: "opinions" }, make("thead", {}, heads), make("tbody", {}, cells));
+    const verdicts = VERDICTS.map((verdict) => {
+      const about = { type: "radio", name: `verdict${at}`, value: verdict, change: () => this.#take(finding, verdict) };
+      return make("label", {}, make("input", about), ` ${SIGNS[verdict]} ${verdict}`);
+    });
+    const group = make("div", { class: "radios", role: "radiogroup", "aria-label": `Verdict on ${spoken(finding)}` }, ...verdicts);
+    const parts = [legend, table, ...before(earlier), group];
+    if (!this.rounds) parts.push(this.#howChoice(finding, opinions, at));
+    return make("fieldset", { class: "dispute", "data-finding": finding }, ...parts);
+  }
+
+  #howChoice(finding, opinions, at) {
+    this.how[finding] = "adjudicator";
+    const majority = majorityOf(opinions);
+    const known = Object.entries(HOW).filter(([how]) => how !== "majority" || majority);
+    const options = known.map(([how, words]) => make("option", { value: how }, words));
+    const change = ({ target }) => {
+      this.how[finding] = target.value;
+      if (target.value === "majority") this.#take(finding, majority);
+    };
+    return make("p", {}, make("label", { for: `how${at}` }, "Recorded as "), make("select", { id: `how${at}`, change }, ...options));
+  }
+
+  #take(finding, verdict) {
+    this.verdicts[finding] = verdict;
+    const place = [...document.querySelectorAll(".dispute")].find((each) => each.dataset.finding === finding);
+    for (const input of place.querySelectorAll("input[type=radio]")) input.checked = input.value === verdict;
+    const dispute = this.case.disputes.find((each) => each.finding === finding);
+    const how = place.querySelector("select");
+    if (how?.value === "majority" && majorityOf(dispute.opinions) !== verdict) {
+      how.value = "adjudicator";
+      this.how[finding] = "adjudicator";
+    }
+    this.#drawBoxes(finding);
+    announce(`${spoken(finding)}: ${verdict}.`);
+  }
+
+  #cycle(finding, shift) {
+    const at = VERDICTS.indexOf(this.verdicts[finding]);
+    this.#take(finding, shift ? "absent" : VERDICTS[(at + 1) % VERDICTS.length]);
+  }
+
+  #drawBoxes(chosen = null) {
+    const canvas = this.panes.current;
+    if (!canvas || !this.case) return;
+    canvas.boxes = this.case.disputes.flatMap(({ finding, opinions }) =>
+      opinions.flatMap(({ reader, boxes }) =>
+        boxes.map((box) => ({ ...box, name: `${reader}: ${spoken(finding)}`, chosen: finding === chosen })),
+      ),
+    );
+    canvas.redraw();
+  }
+
+  async save() {
+    if (!this.case || this.busy) return;
+    const missing = this.case.disputes.filter(({ finding }) => !this.verdicts[finding]);
+    if (missing.length) return this.#notice(`No verdict yet: ${missing.map(({ finding }) => spoken(finding)).join(", ")}.`);
+    this.busy = true;
+    try {
+      const saved = await this.#send();
+      announce("Settled.");
+      await this.next();
+      if (saved?.reply?.warning) this.#notice(saved.reply.warning);
+    } catch (error) {
+      if (error.status === 409) await this.next();
+      this.#notice(error.status === 409 ? `${error.message} What the readers say now is shown.` : error.message);
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  /** Send until the room has it: the key makes sure that it is done once. */
+  async #send() {
+    for (;;) {
+      try {
+        return await ask("POST", `${this.base}/${this.case.case_id}`, this.#body());
+      } catch (error) {
+        if (error instanceof Denied || !(error instanceof Unreached)) throw error;
+        this.#notice("No connection: it is sent again.");
+        await new Promise((resolve) => setTimeout(resolve, TRY_AGAIN_MS));
+      }
+    }
+  }
+
+  #body() {
+    const note = byId("note").value;
+    if (this.rounds) return { round: this.case.round, key: this.key, verdicts: this.verdicts, note };
+    const settled = Object.entries(this.verdicts).map(([name, verdict]) => [name, { verdict, how: this.how[name] }]);
+    return { pinned: this.case.pinned, key: this.key, verdicts: Object.fromEntries(settled), note };
+  }
+
+  #notice(words) {
+    byId("notice").textContent = words;
+    toggle(byId("notice"), Boolean(words));
+  }
+
+  act(does, event) {
+    if (this.tools.place(does)) return true;
+    if (does === "save") return event?.repeat || this.save();
+    if (does === "note") return byId("note").focus();
+    if (does === "help") return void this.#help();
+    if (does === "leave" && document.activeElement?.matches("textarea, input, button, select")) {
+      this.panes.current?.focus({ preventScroll: true });
+    }
+    return this.tools.act(does);
+  }
+
+  async #help() {
+    byId("keys-on").checked = this.keys.on;
+    await choose(byId("help"));
+  }
+
+  #wire() {
+    for (const button of document.querySelectorAll("button[data-does]")) {
+      button.addEventListener("click", () => this.act(button.dataset.does));
+    }
+    for (const group of document.querySelectorAll(".tools, .acts")) keepFocus(group);
+    byId("keys-on").addEventListener("change", ({ target }) => (this.keys.on = target.checked));
+    byId("ask-again").addEventListener("click", () => this.next());
+    byId("written").addEventListener("submit", (event) => event.preventDefault());
+    byId("panes").addEventListener("film-shown", () => this.#drawBoxes());
+  }
+}
+
+function said({ verdict, confidence, note, boxes }) {
+  const parts = [make("b", {}, `${SIGNS[verdict]} ${verdict}`)];
+  if (confidence !== null && confidence !== undefined) parts.push(make("br"), `confidence ${confidence} %`);
+  if (boxes.length) parts.push(make("br"), `${boxes.length} box${boxes.length > 1 ? "es" : ""} on the film`);
+  if (note) parts.push(make("br"), make("q", { dir: "auto" }, note));
+  return parts;
+}
+
+function before(earlier) {
+  if (!earlier?.length) return [];
+  const lines = earlier.map(({ reader, round, verdict, note }) =>
+    make("li", { dir: "auto" }, `Round ${round}, ${reader}: ${verdict}${note ? `: ${note}` : ""}`),
+  );
+  return [make("details", {}, make("summary", {}, "The rounds before"), make("ul", {}, ...lines))];
+}
+
+new SettlingPage().next();

@@ -1,0 +1,51 @@
+// Talking to the room: JSON there and back, and three ways to fail that a page must tell apart.
+
+/** Nothing came back, or the room is not up: whether it was done is not known, and it is to be sent again. */
+export class Unreached extends Error {}
+
+/** Nobody is logged in any more. */
+export class LoggedOut extends Error {}
+
+/** The room said no, and why; `told` is all that it said. */
+export class Denied extends Error {
+  constructor(status, told) {
+    super(told?.error?.message ?? `The room refused this (${status}).`);
+    this.status = status;
+    this.code = told?.error?.code ?? "";
+    this.told = told ?? {};
+  }
+}
+
+const PATIENCE_MS = 20_000;
+const TRY_AGAIN = new Set([408, 425, 429, 500, 502, 503, 504]);
+
+export async function ask(method, path, body) {
+  let response;
+  let told;
+  try {
+    response = await fetch(path, {
+      method,
+      credentials: "same-origin",
+      cache: "no-store",
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    told = await response.json().catch(() => null);
+  } catch {
+    throw new Unreached("The room cannot be reached.");
+  }
+  if (response.ok) {
+    if (told === null) throw new Unreached("The reply did not come whole.");
+    return told;
+  }
+  if (response.status === 401) throw new LoggedOut("You are logged out.");
+  if (TRY_AGAIN.has(response.status)) throw new Unreached(told?.error?.message ?? "The room is busy.");
+  throw new Denied(response.status, told);
+}
+
+/** Make a key that names one act, so that sent twice it is done once. */
+export function newKey() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

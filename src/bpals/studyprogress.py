@@ -1,0 +1,252 @@
+"""How far a study is: the numbers of the progress page, and of `bpals review progress`.
+
+told = study_progress("audit")                        of the study in a workspace's ledger
+told = progress("audit", gather(desk), study)         of one that is open
+
+    version         of the signal that is in the workspace
+    counts          readings, repeats, reads, pairs, films, readers, imported, second, unaudited
+    pace            all readers and each: reader, readings, hours, per_hour, median_s (active time)
+    errors          one row a finding: claims, pairs, settled, confirmed, open; of which said `present` and `absent`;
+                    then the rate among all claims with rate, low, high, sample (reads it rests on), unread_share
+    agreement       one row a finding and their mean: n, reads, readers, and agreement, fleiss, alpha, alpha_ordinal,
+                    ac1, positive, negative, each with _low and _high; null where it is not defined
+    within          each reader beside himself on hidden repeats: first, n, agreement, kappa, ac1, ... with intervals
+    against         each reader beside the consensus, the same columns
+    needed          target (width), widest (the width now), finding, more_pairs, more_readings; null where unknown
+    series          reads, found, random, random_low, random_high: errors found after so many readings, and as many as
+                    reading at random would have found
+    stopping        rule, reached, words
+    notices         what was left out, counted
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from sqlalchemy import Connection, select
+
+from bpals.blindreads import blind_reads
+from bpals.errors import TruthError, UnknownName
+from bpals.films.shelf import open_shelf
+from bpals.ledger.reviewschema import CASE, DRAWN, STUDY
+from bpals.lightbox import LISTING
+from bpals.rating import rate
+from bpals.review.desk.consensus import CONSENSUS, REVIEW_COLUMNS
+from bpals.review.desk.desk import Desk
+from bpals.review.desk.study import Study, default_study
+from bpals.scoring import vocabulary_of
+from bpals.signal import fairsample
+from bpals.signal.agreement import Bootstrap, among
+from bpals.signal.fairsample import fair_sample
+from bpals.studynumbers import (
+    DRAWS,
+    SIDES,
+    against_consensus,
+    confirmed_errors,
+    counts,
+    errors_found,
+    needed_reads,
+    one_each,
+    pace,
+    settled_claims,
+    within_readers,
+)
+from bpals.types import REVIEWS, Notice, Reviews
+from bpals.workspace import Sealed, Workspace
+from bpals.workspaceledger import open_ledger
+
+_PAIR = ["image_id", "finding"]
+_DRAWN = pl.Schema({"image_id": pl.String(), "finding": pl.String(), "batch": pl.Int64(), "how": pl.String()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What the ledger holds of a study, as tables: it can be sent to another process."""
+
+    reviews: pl.DataFrame
+    """`review.consensus.REVIEW_COLUMNS`."""
+    consensus: pl.DataFrame
+    """`review.consensus.CONSENSUS`."""
+    drawn: pl.DataFrame
+    """image_id, finding, batch, how: what was drawn, and when."""
+    stopped: str = ""
+    """Why no more cases are begun; empty while the study goes on."""
+
+
+def gather(desk: Desk) -> Gathered:
+    """Read from the ledger what progress is made of."""
+
+    def drawn(connection: Connection) -> pl.DataFrame:
+        rows = (
+            select(CASE.c.image_id, DRAWN.c.finding, CASE.c.batch, DRAWN.c.how)
+            .join_from(DRAWN, CASE, DRAWN.c.case_id == CASE.c.case_id)
+            .where(CASE.c.study_id == desk.study_id)
+            .order_by(CASE.c.batch, CASE.c.case_id)
+        )
+        return pl.DataFrame([tuple(row) for row in connection.execute(rows)], schema=_DRAWN, orient="row")
+
+    return Gathered(
+        reviews=desk.reviews(),
+        consensus=desk.consensus(),
+        drawn=desk.ledger.look(drawn),
+        stopped=desk.stopped(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """All that progress is worked out from; it can be sent to another process."""
+
+    workspace: Path
+    gathered: Gathered
+    study: Study
+    films: frozenset[str] | None = None
+
+
+def answer(question: Question) -> dict[str, Any]:
+    """Tell how far a study is, in one argument: what a room's notice board does in another process."""
+    return progress(question.workspace, question.gathered, question.study, films=question.films)
+
+
+def study_progress(
+    workspace: str | os.PathLike[str] = "audit", *, study: str | None = None, ledger: str | None = None
+) -> dict[str, Any]:
+    """Tell how far a study of a workspace is, the last one where none is named; reads from files need no study."""
+    home = Workspace(workspace)
+    vocabulary = vocabulary_of(home.open().table("claims.parquet", "finding"))
+    with open_ledger(home, ledger, readonly=True) as kept:
+        found = kept.look(lambda connection: connection.execute(select(STUDY).order_by(STUDY.c.study_id)).all())
+        chosen = [row for row in found if study in (None, row.name)]
+        if study is not None and not chosen:
+            raise UnknownName.of("study", study, [row.name for row in found], where=str(home.path))
+        if not chosen:
+            desk = Desk(kept, default_study(vocabulary), 0)
+        else:
+            desk = Desk(kept, Study.from_json(chosen[-1].settings), chosen[-1].study_id)
+        gathered = gather(desk) if chosen else replace(_nothing_drawn(), reviews=desk.reviews())
+    told = progress(home.path, gathered, desk.study, films=_shown(home))
+    return {"study": desk.study.name if chosen else None, **told}
+
+
+def _nothing_drawn() -> Gathered:
+    """Stand for a ledger that holds reads from files alone."""
+    return Gathered(
+        reviews=pl.DataFrame(schema=REVIEW_COLUMNS),
+        consensus=pl.DataFrame(schema=CONSENSUS),
+        drawn=pl.DataFrame(schema=_DRAWN),
+    )
+
+
+def _shown(home: Workspace) -> tuple[str, ...] | None:
+    """Name the films that a room here can show, where it is known where they are."""
+    where = home.remembered("images")
+    if where is None or not Path(where).exists():
+        return None
+    wanted = home.open().table("images.parquet", "image_id")["image_id"].to_list()
+    return open_shelf(where, wanted, listing=home.path / LISTING).found
+
+
+def progress(
+    workspace: str | os.PathLike[str],
+    gathered: Gathered,
+    study: Study,
+    *,
+    films: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """Tell how far a study is; `films` names those that can be shown, where not all can: the error rate is theirs.
+
+    It takes seconds on a large dataset: a room has it worked out in another process. The shape is in the module's text.
+    """
+    audit = Workspace(workspace).open()
+    claims = _claims(audit, study, films)
+    reads = blind_reads(gathered.reviews, vocabulary_of(audit.table("claims.parquet", "finding")))
+    images = audit.table("images.parquet", "image_id", "patient_id")
+    rates, notices = _rates(workspace, _with_chances(reads, gathered.drawn, claims, study), films)
+    settled = settled_claims(reads.table, gathered.consensus, claims)
+    errors = confirmed_errors(settled, claims, rates)
+    needed = needed_reads(errors, study)
+    return {
+        "version": audit.run["files"]["signal.parquet"]["sha256"],
+        "counts": counts(gathered.reviews, reads),
+        "pace": pace(gathered.reviews),
+        "errors": errors,
+        "agreement": among(one_each(reads.table), images, Bootstrap(draws=DRAWS)),
+        "within": within_readers(gathered.reviews, images),
+        "against": against_consensus(reads.table, gathered.consensus, images),
+        "needed": needed,
+        "series": errors_found(gathered.reviews, settled, errors),
+        "stopping": _stopping(study, gathered, needed),
+        "notices": [notice.message for notice in (*reads.notices, *notices)],
+    }
+
+
+def _claims(audit: Sealed, study: Study, films: Collection[str] | None) -> pl.DataFrame:
+    """Read the definite claims that the study could be asked about, of its findings and of groups."""
+    tables = [
+        audit.table(name, *_PAIR, "says").with_columns(pl.col("finding", "says").cast(pl.String))
+        for name in ("signal.parquet", "groups.parquet")
+        if audit.has(name)
+    ]
+    claims = pl.concat(tables).filter(pl.col("says").is_in(SIDES))
+    audited = tables[0]["finding"].unique()
+    foreign = audited.filter(~audited.is_in(list(study.findings)))
+    claims = claims.filter(~pl.col("finding").is_in(foreign.implode()))
+    return claims if films is None else claims.filter(pl.col("image_id").is_in(list(films)))
+
+
+def _with_chances(reads: Reviews, drawn: pl.DataFrame, claims: pl.DataFrame, study: Study) -> pl.DataFrame:
+    """Give each read the chance that a rate may rest on: of the room's own, those of a fair sample have one.
+
+    Reads from a file keep theirs. A finding of which every claim was read needs no chance: all is known.
+    """
+    key = ["image_id"] if study.asks == "all" else _PAIR
+    named = pl.concat_str(key, separator="/")
+    own = claims.filter(pl.col("finding").is_in(list(study.findings)))
+    read = reads.table.select(item=named).unique()
+    cases = drawn.select("batch", "how", item=named).with_columns(read=pl.col("item").is_in(read["item"].implode()))
+    sample, chance = fair_sample(
+        cases.select(fairsample.DRAWN.names()), items=own.select(key).n_unique(), seed=study.seed
+    )
+    of_room = pl.col("item").is_in(cases["item"].implode())
+    fair = pl.when(pl.col("item").is_in(sample.implode())).then(chance)
+    whole = claims.join(reads.table, on=_PAIR, how="anti")["finding"].unique()
+    return (
+        reads.table.with_columns(item=named)
+        .with_columns(inclusion=pl.when(of_room).then(fair).otherwise("inclusion"))
+        .with_columns(inclusion=pl.when(pl.col("finding").is_in(whole.implode())).then("inclusion").otherwise(1.0))
+        .select(REVIEWS.names())
+    )
+
+
+def _rates(
+    workspace: str | os.PathLike[str], reads: pl.DataFrame, films: Collection[str] | None
+) -> tuple[dict[str, Mapping[str, Any]], list[Notice]]:
+    """Tell the error rates by `bpals rate`; where the reads cannot say any, say why."""
+    if reads.is_empty():
+        return {}, []
+    try:
+        told = rate(workspace, reviews=reads, films=films)
+    except TruthError as error:
+        return {}, [Notice(code="no_rate", count=reads.height, message=f"no error rate yet: {error}")]
+    rows = told.rates.filter(pl.col("says") == "all", pl.col("group_by").is_null())
+    return {row["finding"]: row for row in rows.iter_rows(named=True)}, told.notes
+
+
+def _stopping(study: Study, gathered: Gathered, needed: Mapping[str, Any]) -> dict[str, Any]:
+    """Say whether the study may stop."""
+    if gathered.stopped:
+        return {"rule": "stopped", "reached": True, "words": gathered.stopped}
+    if study.stop_width is not None:
+        width = needed["widest"]
+        reached = width is not None and width <= study.stop_width
+        now = "not known yet" if width is None else f"{width:.3f}"
+        words = f"stop when every error rate is known to within {study.stop_width:g}; the widest interval is {now}"
+        return {"rule": "width", "reached": reached, "words": words}
+    if study.stop_reads is not None:
+        return {"rule": "reads", "reached": False, "words": f"stop after {study.stop_reads:,} readings"}
+    return {"rule": None, "reached": False, "words": "no stopping rule: read as long as you like"}

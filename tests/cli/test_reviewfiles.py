@@ -1,0 +1,100 @@
+"""`bpals review export` and `bpals review import`, typed."""
+
+import json
+import shutil
+
+import pytest
+
+import bpals
+import shape
+from bpals.cli.main import obey
+
+EXAMPLES = shape.ROOT / "examples"
+SHEET = "image_id,reader,Effusion,Fracture\n{0},ann,YES,NO\n{1},ann,NO,YES\n{0},bob,HEDGE,\n"
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """A finished audit; copy it."""
+    home = tmp_path_factory.mktemp("audited") / "audit"
+    bpals.audit(f"table:{EXAMPLES / 'films.csv'}", mapping=EXAMPLES / "films.toml", workspace=home)
+    return home
+
+
+@pytest.fixture
+def home(audited, tmp_path):
+    """A workspace, and beside it a sheet of five reads of its first films."""
+    films = bpals.load_signal(audited)["image_id"].unique(maintain_order=True)
+    (tmp_path / "sheet.csv").write_text(SHEET.format(*films))
+    return shutil.copytree(audited, tmp_path / "audit")
+
+
+def typed(capsys, *words):
+    """Type a command: its exit code, what it printed, and what it said on stderr."""
+    code = obey([str(word) for word in words])
+    return code, *capsys.readouterr()
+
+
+def test_reads_go_in_and_out(home, tmp_path, capsys):
+    """Once in, they are there; brought in again they are not new; out they go as what is asked for."""
+    line = ["review", "import", tmp_path / "sheet.csv", "--workspace", home]
+    code, printed, noted = typed(capsys, *line)
+    assert (code, printed) == (
+        0,
+        f"5 reads in {tmp_path / 'sheet.csv'}: 5 are new, 0 were here already\nfilms: 2, readers: 2\n",
+    )
+    assert "note: Fracture is not audited: its 2 reads, 1 of them present, are kept and teach nothing" in noted
+    assert "0 are new, 5 were here already" in typed(capsys, *line)[1]
+    code, printed, _ = typed(capsys, "review", "export", "--out", tmp_path / "out.csv", "--workspace", home)
+    assert (code, printed) == (0, f"5 reviews in {tmp_path / 'out.csv'}\n")
+
+
+def test_a_program_is_told_in_json(home, tmp_path, capsys):
+    """How many, whose, of what, and what was odd."""
+    _, printed, _ = typed(capsys, "review", "import", tmp_path / "sheet.csv", "--workspace", home, "--json")
+    told = json.loads(printed)
+    assert {name: told[name] for name in ("read", "new", "already", "films")} == {
+        "read": 5,
+        "new": 5,
+        "already": 0,
+        "films": 2,
+    }
+    assert told["findings"] == {"Effusion": 3, "Fracture": 2}
+    assert told["readers"] == ["ann", "bob"]
+    assert [notice["code"] for notice in told["notices"]] == ["unaudited"]
+    words = ["--format", "coco", "--out", tmp_path / "boxes.json", "--workspace", home, "--json"]
+    _, printed, _ = typed(capsys, "review", "export", *words)
+    assert json.loads(printed)["reviews"] == 5
+
+
+def test_what_cannot_be_is_one_line_and_exit_code_2(home, tmp_path, capsys):
+    """A file that is there, a format that is not, a file that is missing."""
+    typed(capsys, "review", "import", tmp_path / "sheet.csv", "--workspace", home)
+    for words, message in (
+        (["export", "--out", tmp_path / "sheet.csv"], "is there already and is not overwritten"),
+        (["export", "--out", tmp_path / "x", "--format", "exel"], "no format is called 'exel'"),
+        (["export", "--out", tmp_path / "x.zip"], "which format?"),
+        (["import", tmp_path / "none.csv"], "does not exist"),
+    ):
+        code, _, said = typed(capsys, "review", *words, "--workspace", home)
+        assert code == 2
+        assert message in said
+        assert len(said.splitlines()) == 1
+
+
+def test_several_files_of_reads_are_heard_together(home, tmp_path, capsys):
+    """By `review next`, `rate` and `audit`; what a reader contradicts in them is counted."""
+    film = bpals.load_signal(home)["image_id"][0]
+    (tmp_path / "more.csv").write_text(f"image_id,reader,Effusion\n{film},ann,NO\n")
+    words = ["--workspace", home, "--reviews", tmp_path / "sheet.csv", "--reviews", tmp_path / "more.csv"]
+    for command in (["review", "next", "--n", 3], ["rate", "--simple-random"]):
+        code, _, said = typed(capsys, *command, *words)
+        assert code == 0, said
+        assert "sheet.csv and more.csv: 1 times one reader said two things about a pair" in said
+    source = ["--source", f"table:{EXAMPLES / 'films.csv'}", "--mapping", EXAMPLES / "films.toml"]
+    code, _, said = typed(capsys, "audit", *words, *source)
+    assert code == 0, said
+    assert "sheet.csv and more.csv: 1 times" in said
+    run = json.loads((home / "run.json").read_text())
+    assert run["values"]["reviews"]["value"] == [str(tmp_path / "sheet.csv"), str(tmp_path / "more.csv")]
+    assert set(run["reviews"]["inputs"]) == {"sheet.csv", "more.csv"}

@@ -1,0 +1,205 @@
+"""Lost connections, reloads, two windows, slow lines: nothing written is lost or doubled, and the page says so."""
+
+import browsing
+from browsing import until
+
+BLIND = "document.getElementById('sheet').dataset.phase === 'blind' && !document.getElementById('written').hidden"
+SECOND = "document.getElementById('sheet').dataset.phase === 'second'"
+FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
+NOTHING = "!document.getElementById('nothing').hidden"
+OFFLINE = ("ERR_INTERNET_DISCONNECTED", "Failed to load resource")
+
+
+def state(word):
+    """Say that the line at the top shows a state of the outbox."""
+    return f"document.getElementById('sending').dataset.state === '{word}'"
+
+
+def case(number):
+    """Say that a case is on the screen."""
+    return f"document.getElementById('case').textContent.startsWith('Case {number}')"
+
+
+def test_u06_what_is_written_without_a_connection_is_sent_once_when_it_is_back(hall, enter):
+    """U06: the state is visible, the count too; after the line is back every act is in the ledger exactly once."""
+    room = hall(browsing.case_films(4), reveal=False)
+    window = enter(room, allowed=OFFLINE)
+    until(window, FILM)
+    until(window, "performance.getEntriesByType('resource').filter(each => each.name.includes('/films/')).length === 3")
+    window.context.set_offline(True)
+    window.keyboard.press("m")
+    until(window, state("waiting"))
+    assert "not yet sent, kept in this browser" in window.inner_text("#sending")
+    window.keyboard.press("Enter")
+    until(window, case(2))
+    window.keyboard.press("e")
+    window.keyboard.press("Enter")
+    until(window, case(3))
+    assert len(room.reviews()) == 0
+    window.context.set_offline(False)
+    until(window, state("saved"))
+    kept = room.reviews()
+    assert len(kept) == 2 * 14
+    assert kept.filter(verdict="present")["finding"].to_list() == ["Mass", "Effusion"]
+
+
+def test_u06_a_reply_that_is_lost_makes_nothing_twice(hall, enter):
+    """U06: the room kept the lock and the reply did not arrive; the same act again is the same lock."""
+    room = hall(browsing.case_films(2))
+    window = enter(room, allowed=("Failed to load resource",))
+    until(window, FILM)
+    lost = []
+
+    def lose_first(route):
+        if lost:
+            route.continue_()
+        else:
+            lost.append(route.fetch().status)
+            route.abort()
+
+    window.route("**/lock", lose_first)
+    window.keyboard.press("m")
+    window.keyboard.press("Enter")
+    until(window, SECOND)
+    assert lost == [200]
+    kept = room.reviews()
+    assert len(kept) == 14
+    assert set(kept["phase"]) == {"blind"}
+
+
+def test_u07_a_reload_loses_nothing_and_stays_blind(hall, enter):
+    """U07: verdicts, note and time are there again after a reload; after the lock it is still the second phase."""
+    room = hall(browsing.case_films(2))
+    window = enter(room)
+    until(window, FILM)
+    window.keyboard.press("m")
+    window.keyboard.press("n")
+    window.keyboard.type("half a sent")
+    window.reload()
+    until(window, FILM)
+    assert "present" in window.inner_text("[data-finding=Mass] .sign")
+    assert window.input_value("#note") == "half a sent"
+    assert window.evaluate(BLIND)
+    window.go_back()
+    window.go_forward()
+    until(window, FILM)
+    assert "present" in window.inner_text("[data-finding=Mass] .sign")
+    window.keyboard.press("Enter")
+    until(window, SECOND)
+    window.reload()
+    until(window, SECOND)
+    until(window, FILM)
+    assert "Label present" in window.inner_text("[data-finding=Effusion] .known")
+    assert len(room.reviews()) == 14
+
+
+def test_u07_what_a_closed_window_had_not_sent_is_sent_by_the_next(hall, enter):
+    """U07: written without a connection, closed, opened again with one: it is there."""
+    room = hall(browsing.case_films(2))
+    window = enter(room, allowed=OFFLINE)
+    until(window, FILM)
+    window.context.set_offline(True)
+    window.keyboard.press("m")
+    until(window, state("waiting"))
+    window.close()
+    window.context.set_offline(False)
+    again = enter(room, beside=window)
+    until(again, FILM)
+    assert "present" in again.inner_text("[data-finding=Mass] .sign")
+
+
+def test_u07_two_windows_of_one_reader_show_both_versions(hall, enter):
+    """U07, C03: the second window is told, sees both, and keeps its own; nothing is overwritten unseen."""
+    room = hall(browsing.case_films(2))
+    first = enter(room)
+    until(first, FILM)
+    second = enter(room, beside=first, allowed=("409",))
+    until(second, FILM)
+    first.keyboard.press("m")
+    until(first, state("saved"))
+    second.keyboard.press("e")
+    second.wait_for_selector("#conflict[open]")
+    rows = second.inner_text("#conflict-rows")
+    assert "Mass\tno verdict\tpresent\tdiffers" in rows
+    assert "Effusion\tpresent\tno verdict\tdiffers" in rows
+    second.click("#keep-here")
+    until(second, state("saved"))
+    second.reload()
+    until(second, FILM)
+    assert second.inner_text("[data-finding=Mass] .sign") == ""
+    assert "present" in second.inner_text("[data-finding=Effusion] .sign")
+
+
+def test_u07_the_rooms_version_can_be_taken_instead(hall, enter):
+    """U07, C03: what was written here is let go, and what the room has is shown."""
+    room = hall(browsing.case_films(2))
+    first = enter(room)
+    until(first, FILM)
+    second = enter(room, beside=first, allowed=("409",))
+    until(second, FILM)
+    first.keyboard.press("m")
+    until(first, state("saved"))
+    second.keyboard.press("e")
+    second.wait_for_selector("#conflict[open]")
+    second.keyboard.press("Enter")
+    until(second, FILM)
+    until(second, "document.querySelector('[data-finding=Mass] .sign').textContent.includes('present')")
+    assert second.inner_text("[data-finding=Effusion] .sign") == ""
+
+
+def test_u07_a_session_that_ended_loses_nothing(hall, enter):
+    """U07: written after the session ended: kept, said, and sent after the next login."""
+    room = hall(browsing.case_films(2))
+    window = enter(room, allowed=("401",))
+    until(window, FILM)
+    window.context.clear_cookies()
+    window.keyboard.press("m")
+    until(window, state("loggedout"))
+    assert "Log in again" in window.inner_text("#sending")
+    window.goto(room.link("ada"))
+    window.wait_for_url("**/read")
+    until(window, FILM)
+    assert "present" in window.inner_text("[data-finding=Mass] .sign")
+
+
+def test_u07_a_case_locked_in_one_window_is_not_written_over_by_the_other(hall, enter):
+    """U07: the other window's draft and lock are refused, it says why, and goes on in the second phase."""
+    room = hall(browsing.case_films(2))
+    first = enter(room)
+    until(first, FILM)
+    second = enter(room, beside=first, allowed=("409",))
+    until(second, FILM)
+    first.keyboard.press("m")
+    first.keyboard.press("Enter")
+    until(first, SECOND)
+    second.keyboard.press("Enter")
+    until(second, SECOND)
+    kept = room.reviews()
+    assert len(kept) == 14
+    assert kept.filter(finding="Mass")["verdict"].to_list() == ["present"]
+
+
+def test_u05_a_slow_line_shows_the_next_case_at_once(hall, enter):
+    """U05: at 512 kbit/s and 300 ms the case that was fetched ahead is on the screen within a second; none is lost."""
+    room = hall(browsing.case_films(5, width=160, height=160), reveal=False)
+    window = enter(room, allowed=("Failed to load resource",))
+    until(window, FILM)
+    slow = window.context.new_cdp_session(window)
+    slow.send("Network.enable")
+    line = {"offline": False, "latency": 300, "downloadThroughput": 64_000, "uploadThroughput": 64_000}
+    slow.send("Network.emulateNetworkConditions", line | {"packetLoss": 2})
+    ready = "performance.getEntriesByType('resource').filter(each => each.name.includes('/films/')).length >= {}"
+    shown = f"""async () => {{
+      const began = performance.now();
+      document.getElementById('save').click();
+      while (!({FILM}) || !({case(0)[:-3]}REST) ) await new Promise(requestAnimationFrame);
+      return performance.now() - began;
+    }}"""
+    for number in range(1, 4):
+        until(window, ready.format(min(5, number + 2)), seconds=20)
+        window.keyboard.press("m")
+        wanted = shown.replace(f"{case(0)[:-3]}REST", case(number + 1))
+        assert window.evaluate(wanted) < 1000
+    until(window, state("saved"), seconds=20)
+    assert len(room.reviews()) == 3 * 14
+    assert len(room.reviews().filter(finding="Mass", verdict="present")) == 3

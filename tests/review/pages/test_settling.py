@@ -1,0 +1,88 @@
+"""Adjudication and discussion in a real browser."""
+
+import browsing
+import pytest
+from browsing import until
+
+FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
+NOTHING = "!document.getElementById('nothing').hidden"
+
+
+@pytest.fixture
+def disputed(hall):
+    """A room in which two readers differ on one film."""
+
+    def opened(**more):
+        room = hall(browsing.case_films(1), readers_per_case=2, **more)
+        browsing.disagree(room, "00000000_000.png", note="a shadow at the base")
+        return room
+
+    return opened
+
+
+def test_disagreements_stand_side_by_side_without_names_and_are_settled(disputed, enter):
+    """Reader 1 and Reader 2, their verdicts, notes and boxes on the film; by keyboard; recorded as what it was."""
+    room = disputed(adjudication="adjudicator")
+    window = enter(room, "judge", "adjudicator", page="/adjudicate")
+    until(window, FILM)
+    text = window.inner_text("#sheet")
+    assert "Reader 1" in text
+    assert "Reader 2" in text
+    assert "a shadow at the base" in text
+    assert "present" in text
+    whole = window.content()
+    assert "bea" not in whole
+    assert "cyd" not in whole
+    assert "00000000_000" not in whole
+    until(window, "document.querySelector('cxr-canvas').boxes.length === 1")
+    window.keyboard.press("Enter")
+    assert "No verdict yet: Effusion" in window.inner_text("#notice")
+    window.keyboard.press("e")
+    window.keyboard.press("e")
+    window.keyboard.press("Enter")
+    until(window, NOTHING)
+    settled = room.room.desk.consensus().filter(finding="Effusion").row(0, named=True)
+    assert (settled["verdict"], settled["how"]) == ("uncertain", "adjudicator")
+
+
+def test_a_majority_is_recorded_as_one(hall, enter):
+    """With three readers the majority can be taken as it is, and is stored as such."""
+    room = hall(browsing.case_films(1), readers_per_case=3, adjudication="adjudicator")
+    browsing.disagree(room, "00000000_000.png")
+    account = room.room.accounts.make("dov", "reader")
+    view = room.room.desk.next(account).current
+    said = browsing.Answer(verdicts={"Effusion": "present"})
+    key, spent = browsing.atthedesk.fresh_key(), browsing.atthedesk.SPENT
+    room.room.desk.lock(account, view.reading_id, version=view.version, key=key, answer=said, spent=spent)
+    window = enter(room, "judge", "adjudicator", page="/adjudicate")
+    until(window, FILM)
+    window.select_option(".dispute select", "majority")
+    window.click("#save")
+    until(window, NOTHING)
+    settled = room.room.desk.consensus().filter(finding="Effusion").row(0, named=True)
+    assert (settled["verdict"], settled["how"]) == ("present", "majority")
+
+
+def test_readers_discuss_in_rounds_without_names(disputed, enter):
+    """In a discussion a reader is asked again beside what the others said, and may answer; he stays unnamed."""
+    room = disputed(adjudication="discussion", rounds=2)
+    window = enter(room, "bea", page="/adjudicate")
+    until(window, FILM)
+    assert "Round 1 of 2: Effusion" in window.inner_text("#phase")
+    assert "(you)" in window.inner_text(".opinions")
+    assert "cyd" not in window.inner_text("#main")
+    window.keyboard.press("Shift+e")
+    window.keyboard.press("n")
+    window.keyboard.type("I see it now")
+    window.keyboard.press("Escape")
+    window.keyboard.press("Enter")
+    until(window, NOTHING)
+    rounds = room.reviews().filter(phase="round")
+    assert rounds.select("reader", "verdict", "note").rows() == [("bea", "absent", "I see it now")]
+
+
+def test_a_reader_without_the_role_finds_no_adjudication(hall, enter):
+    """The link is not there, and the page says that nothing is his to settle."""
+    room = hall(browsing.case_films(1), readers_per_case=2, adjudication="adjudicator")
+    window = enter(room, "ada")
+    assert window.locator("nav a[href='/adjudicate']").count() == 0

@@ -1,0 +1,216 @@
+"""Reading over HTTP: answers that arrive twice, from two windows, or from a server that was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import webroom
+from sqlalchemy import func, select
+
+from bpals.ledger import Ledger
+from bpals.ledger.reviewschema import ENTRY, REVIEW
+from bpals.review.people.accounts import Accounts
+
+ANSWER = {"verdicts": {"Mass": "present"}, "note": "left upper zone", "confidence": {"Mass": 80}}
+
+
+@pytest.fixture
+def room(tmp_path):
+    """A room of one's own."""
+    with webroom.open_room(webroom.address_of(tmp_path)) as opened:
+        yield opened
+
+
+def count(ledger, table, *where):
+    """How many rows of a table."""
+    return ledger.look(
+        lambda connection: connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one()
+    )
+
+
+def test_a_case_is_read_from_its_first_key_to_the_last(room):
+    """Next, draft, lock, second: what was written comes back, and the learner hears of the lock."""
+    anna = room.browser("anna")
+    reading = anna.next()["reading"]
+    assert reading["findings"] == [
+        {"name": "Mass", "key": "m"},
+        {"name": "Nodule", "key": "o"},
+        {"name": "Pneumothorax", "key": "p"},
+    ]
+    assert anna.act("draft", reading, answer=ANSWER).json()["version"] == 1
+    drafted = anna.next()["reading"]
+    assert drafted["answer"]["note"] == "left upper zone"
+    locked = anna.lock(drafted, answer=ANSWER).json()
+    assert (locked["state"], locked["reading"]["phase"]) == ("locked", "second")
+    done = anna.act("second", locked["reading"], answer=ANSWER, spent=webroom.SPENT).json()
+    assert done["state"] == "done"
+    assert room.shelf.locks == 1
+    assert anna.next()["reading"]["case_no"] == 2
+    assert count(room.ledger, REVIEW, REVIEW.c.phase == "blind") == 3
+
+
+@pytest.mark.parametrize("act", ["draft", "lock", "skip"])
+def test_c02_the_same_request_twice_is_done_once(room, act):
+    """C02: a double click, a browser's retry, a replayed POST: one answer, and the second reply is the first."""
+    anna = room.browser("anna")
+    reading = anna.next()["reading"]
+    body = {"version": 0, "key": "the-same-key"}
+    body |= {"answer": ANSWER} if act != "skip" else {}
+    body |= {"spent": webroom.SPENT} if act == "lock" else {}
+    replies = [anna.post(f"/api/readings/{reading['reading_id']}/{act}", body) for _ in range(3)]
+    assert [reply.status_code for reply in replies] == [200] * 3
+    assert replies[0].json() == replies[1].json() == replies[2].json()
+    assert count(room.ledger, ENTRY, ENTRY.c.action == act) == 1
+    assert count(room.ledger, REVIEW) == (3 if act == "lock" else 0)
+
+
+def test_c02_a_key_that_was_used_for_something_else_is_refused(room):
+    """C02: it is told so, and nothing is stored."""
+    anna = room.browser("anna")
+    reading = anna.next()["reading"]
+    path = f"/api/readings/{reading['reading_id']}/draft"
+    body = {"version": 0, "key": "the-same-key", "answer": ANSWER}
+    first = anna.post(path, body).json()
+    other = anna.post(path, body | {"version": 1, "answer": {"note": "another"}})
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "refused")
+    assert anna.get(f"/api/readings/{reading['reading_id']}").json()["version"] == first["version"]
+
+
+def test_c03_a_stale_window_is_told_and_overwrites_nothing(room):
+    """C03: 409 with what stands now, so that both can be shown; the reader decides."""
+    anna = room.browser("anna")
+    reading = anna.next()["reading"]
+    anna.act("draft", reading, answer=ANSWER)
+    for act, more in (("draft", {}), ("lock", {"spent": webroom.SPENT})):
+        reply = anna.act(act, reading, answer={"note": "from the other window"}, **more)
+        assert reply.status_code == 409
+        assert reply.json()["error"]["code"] == "stale"
+        assert reply.json()["current"]["answer"]["note"] == "left upper zone"
+        assert reply.json()["current"]["version"] == 1
+    assert anna.get(f"/api/readings/{reading['reading_id']}").json()["answer"]["note"] == "left upper zone"
+    assert count(room.ledger, REVIEW) == 0
+
+
+def test_u07_reload_and_two_windows_give_the_same_case(room):
+    """U07: nothing is lost, nothing doubled, and the blind state holds."""
+    anna = room.browser("anna")
+    first = anna.next()
+    assert anna.next() == first
+    anna.act("draft", first["reading"], answer=ANSWER)
+    again = anna.next()
+    assert again["reading"]["reading_id"] == first["reading"]["reading_id"]
+    assert again["reading"]["answer"]["note"] == "left upper zone"
+    assert again["reveal"] is None
+    assert again["reading"]["revealed"] is False
+    second = room.browser("anna")
+    assert second.next()["reading"]["reading_id"] == first["reading"]["reading_id"]
+
+
+def test_u07_going_back_to_a_locked_case_changes_nothing(room):
+    """U07: the back button shows it locked; what it then sends is refused or becomes the second read."""
+    anna = room.browser("anna")
+    reading = anna.next()["reading"]
+    locked = anna.lock(reading, answer=ANSWER).json()["reading"]
+    anna.act("second", locked, answer=ANSWER, spent=webroom.SPENT)
+    anna.next()
+    back = anna.get(f"/api/readings/{reading['reading_id']}").json()
+    assert back["state"] == "done"
+    assert anna.lock(reading, answer={"note": "again"}).status_code == 409
+    assert anna.lock(back, answer={"note": "again"}).status_code == 409
+    assert count(room.ledger, REVIEW, REVIEW.c.phase == "blind") == 3
+
+
+def test_t02_the_browsers_times_are_bounded_by_the_servers(room):
+    """T02: a clock that is wrong by a day, or a lie, does not become a reading time."""
+    anna = room.browser("anna")
+    anna.lock(anna.next()["reading"], spent={"active_s": 90_000.0, "wall_s": 86_400.0})
+    rows = room.ledger.look(lambda connection: connection.execute(select(REVIEW.c.active_s, REVIEW.c.wall_s)).all())
+    assert all(active <= wall < 60 for active, wall in rows)
+
+
+def test_a_film_that_cannot_be_shown_is_told(room):
+    """The reader can still say that it is unreadable; why is one word, not a path."""
+    anna = room.browser("anna")
+    reading = anna.next()["reading"]
+    room.shelf.contents.clear()
+    reply = anna.get(f"/api/readings/{reading['reading_id']}/films/1")
+    assert (reply.status_code, reply.json()["film"]) == (404, {"refused": "missing"})
+    assert "film-0" not in reply.text
+    unreadable = dict.fromkeys(("Mass", "Nodule", "Pneumothorax"), "unreadable")
+    assert anna.lock(reading, answer={"verdicts": unreadable, "quality": "unreadable"}).status_code == 200
+
+
+def test_what_was_skipped_can_be_had_back(room):
+    """Where nothing else is left."""
+    anna = room.browser("anna")
+    for _ in range(6):
+        anna.act("skip", anna.next()["reading"])
+    nothing = anna.next()
+    assert (nothing["reading"], nothing["why_code"]) == (None, "skipped")
+    assert anna.post("/api/bring-back").json() == {"brought_back": 6}
+    assert anna.next()["reading"] is not None
+
+
+KILLED = """
+import os, signal, sys, threading
+sys.path[:0] = sys.argv[3:]
+import webroom
+port = int(sys.argv[2])
+with webroom.open_room(sys.argv[1], origin=f"http://127.0.0.1:{port}") as opened:
+    if os.environ.get("DIE"):
+        object.__setattr__(opened.room, "after_lock", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with webroom.serving(opened.app, port):
+        threading.Event().wait(60)
+"""
+
+
+def start_server(address, port, **environment):
+    """Serve a room from a process of its own, which may be killed."""
+    here = Path(__file__).parents[1]
+    line = [sys.executable, "-c", KILLED, str(address), str(port), str(here), str(here.parent / "src")]
+    process = subprocess.Popen(line, env=os.environ | environment, stderr=subprocess.DEVNULL)
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=2).status_code == 200:
+                return process
+        except httpx.HTTPError:
+            assert process.poll() is None
+            time.sleep(0.05)
+    raise AssertionError("the server did not start")
+
+
+def test_c07_a_server_killed_between_commit_and_reply_has_the_answer(tmp_path):
+    """C07: kill -9 after the commit and before the reply; the retry gets the stored answer, and it is there once."""
+    address, port = webroom.address_of(tmp_path), webroom.free_port()
+    origin = f"http://127.0.0.1:{port}"
+    with Ledger.open(address) as ledger:
+        accounts = Accounts(ledger, webroom.SECRET)
+        token = accounts.make_link(accounts.make("anna", "reader"), by="test")
+    with httpx.Client(base_url=origin, headers={"origin": origin}, timeout=20) as anna:
+        process = start_server(address, port, DIE="1")
+        assert anna.post("/enter", json={"token": token}).status_code == 200
+        reading = anna.post("/api/next").json()["reading"]
+        body = {"version": 0, "key": "request-c07", "answer": ANSWER, "spent": webroom.SPENT}
+        path = f"/api/readings/{reading['reading_id']}/lock"
+        with pytest.raises(httpx.RemoteProtocolError):
+            anna.post(path, json=body)
+        assert process.wait(10) == -signal.SIGKILL
+        process = start_server(address, port)
+        try:
+            reply = anna.post(path, json=body)
+            assert reply.status_code == 200
+            assert reply.json()["state"] == "locked"
+            assert reply.json()["reveal"]["version"] == webroom.VERSION
+            assert anna.post(path, json=body).json() == reply.json()
+        finally:
+            process.terminate()
+            process.wait(10)
+    with Ledger.open(address, readonly=True) as ledger:
+        assert count(ledger, REVIEW) == 3
+        assert count(ledger, ENTRY, ENTRY.c.action == "lock") == 1

@@ -1,0 +1,39 @@
+"""The second factor: a code of the right time, once."""
+
+import pyotp
+
+from bpals.review.people.secondfactor import STEP_S, SecondFactor, address, new_secret
+
+
+def test_a_code_works_for_a_clock_that_is_one_step_off_and_no_further():
+    """Thirty seconds either way."""
+    secret, now = new_secret(), 1_000_000 * STEP_S
+    app = pyotp.TOTP(secret)
+    for off, right in ((-2, False), (-1, True), (0, True), (1, True), (2, False)):
+        factor = SecondFactor(clock=lambda: now)
+        assert factor.fits(1, secret, app.at(now + off * STEP_S)) is right
+
+
+def test_a_code_that_was_taken_is_not_taken_again():
+    """Nor one of before it; the next one is."""
+    secret, now = new_secret(), 1_000_000 * STEP_S
+    app = pyotp.TOTP(secret)
+    factor = SecondFactor(clock=lambda: now)
+    assert factor.fits(1, secret, app.at(now))
+    assert not factor.fits(1, secret, app.at(now))
+    assert not factor.fits(1, secret, app.at(now - STEP_S))
+    assert factor.fits(2, secret, app.at(now))
+    assert factor.fits(1, secret, f" {app.at(now + STEP_S)} ")
+
+
+def test_what_is_no_code_is_refused():
+    """Letters, other digits, nothing."""
+    factor, secret = SecondFactor(), new_secret()
+    for code in ("", "abcdef", "\u0661\u0662\u0663\u0664\u0665\u0666", "1" * 100, "\ud800"):
+        assert not factor.fits(1, secret, code)
+
+
+def test_an_app_can_read_the_address():
+    """It names the account and the room."""
+    read = pyotp.parse_uri(address("JBSWY3DPEHPK3PXP", "anna", "Reading room"))
+    assert (read.name, read.issuer) == ("anna", "Reading room")

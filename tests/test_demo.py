@@ -1,0 +1,32 @@
+"""The demo: made once, kept, and an audit like any other."""
+
+import polars as pl
+
+from bpals.demo import FILMS, JUDGE, make_demo
+from bpals.films.shelf import open_shelf
+from bpals.workspace import Workspace
+
+
+def test_it_is_an_audit_of_drawn_films_by_two_judges(demo):
+    """Every film of the audit is there to be read, and both judges spoke."""
+    audit = Workspace(demo.workspace).open()
+    images = audit.table("images.parquet")
+    assert images.height == FILMS
+    assert open_shelf(demo.images, images["image_id"].to_list()).missing == ()
+    assert audit.table("signal.parquet")["answered"].max() == 2
+    assert Workspace(demo.workspace).judge_names() == [JUDGE]
+
+
+def test_the_wrong_labels_are_found(demo):
+    """The pairs that are to be read first are more often wrong than others; the truth is what was drawn."""
+    signal = Workspace(demo.workspace).open().table("signal.parquet")
+    flags = dict(signal["flag"].value_counts().iter_rows())
+    assert flags["likely_mislabelled"] > 0
+    assert signal.filter(pl.col("trust") < 0.5).height < signal.height / 5
+
+
+def test_a_demo_that_is_there_is_kept(demo):
+    """What somebody read in it must not be lost to a second start."""
+    before = (demo.workspace / "run.json").stat().st_mtime_ns
+    assert make_demo(demo.workspace) == demo
+    assert (demo.workspace / "run.json").stat().st_mtime_ns == before

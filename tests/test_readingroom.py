@@ -1,0 +1,129 @@
+"""The reading room as a whole: workspace, films, queue, readers, and the way back into the signal."""
+
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from bpals.errors import UsageError
+from bpals.readingroom import Opening, office, open_room, serve_room, verify_log
+from bpals.review.web.binding import Binding
+from bpals.workspace import Workspace
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def opening(demo, tmp_path):
+    """The demo in a folder of this test's own, learning after every five readings."""
+    home = shutil.copytree(demo.workspace, tmp_path / "demo")
+    study = tmp_path / "study.toml"
+    study.write_text('name = "quick"\nreaders_per_case = 1\nlearn_every = 5\nrepeats = 0.0\nqueue_size = 40\n')
+    return Opening(workspace=home, images=home / "films", study=study)
+
+
+def enter(room):
+    """Enter by the link that was printed, as a browser does."""
+    origin, _, token = room.entrance.partition("/enter#")
+    client = TestClient(room.app, base_url=origin, headers={"Origin": origin, "Sec-Fetch-Site": "same-origin"})
+    assert client.post("/enter", json={"token": token}).status_code == 200
+    return client
+
+
+def read(client, number):
+    """Read the next case, as a reader who sees every finding on every film."""
+    case = client.post("/api/next", json={}).json()["reading"]
+    answer = {"verdicts": {finding["name"]: "present" for finding in case["findings"]}}
+    spent = {"active_s": 2.0, "wall_s": 3.0}
+    sent = {"version": case["version"], "key": f"key-of-reading-{number:04}", "answer": answer, "spent": spent}
+    locked = client.post(f"/api/readings/{case['reading_id']}/lock", json=sent)
+    assert locked.status_code == 200, locked.text
+    again = {**sent, "version": locked.json()["version"], "key": f"key-of-second-{number:04}"}
+    assert client.post(f"/api/readings/{case['reading_id']}/second", json=again).status_code == 200
+    return case
+
+
+def wait_for(what, seconds=60):
+    """Wait until something holds."""
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.1)
+
+
+def test_what_is_read_flows_back_into_signal_and_queue(opening):
+    """After five readings they are weighed, the queue is drawn anew, and the log holds all of it."""
+    before = Workspace(opening.workspace).run["files"]["signal.parquet"]["sha256"]
+    with open_room(opening) as room:
+        client = enter(room)
+        for number in range(5):
+            read(client, number)
+        wait_for(lambda: client.get("/api/progress").json()["learner"]["lessons"] == 1)
+        told = client.get("/api/progress").json()["learner"]
+        assert told["failure"] is None
+        after = Workspace(opening.workspace).run
+        assert after["files"]["signal.parquet"]["sha256"] == told["last"]["version"]
+        assert [entry["version"] for entry in after["history"]] == [before]
+        assert after["reviews"]["reads"] == 5 * 14
+        case = read(client, 5)
+        signals = room.room.desk.reviews().filter(reading_id=case["reading_id"], saw_signal=1)["signal"].unique()
+        assert signals.to_list() == [told["last"]["version"]]
+        assert told["last"]["drawn"] > 0
+    assert verify_log(opening.workspace) == []
+
+
+def test_a_room_that_was_closed_goes_on_where_it_was(opening):
+    """The second opening offers what was not read, under the same account, and draws nothing anew."""
+    with open_room(opening) as room:
+        first = read(enter(room), 0)
+    with open_room(opening) as room:
+        assert room.cases == 40
+        second = read(enter(room), 1)
+        assert second["case_no"] == 2
+        assert second["reading_id"] != first["reading_id"]
+
+
+def test_a_room_without_films_says_where_to_put_them(opening):
+    """Nobody is shown an empty page instead."""
+    with pytest.raises(UsageError, match=r"where are the films\? Type: --images PATH"):
+        open_room(Opening(workspace=opening.workspace)).__enter__()
+
+
+def test_a_port_that_is_taken_is_named(opening):
+    """And nothing is opened."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        busy = Opening(workspace=opening.workspace, images=opening.images, binding=Binding(port=port))
+        with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened at"):
+            serve_room(busy, ready=lambda _room: None)
+
+
+def test_accounts_turn_the_link_into_a_login(opening):
+    """Once somebody has a password, the address that is printed opens nothing by itself."""
+    with office(opening.workspace) as accounts:
+        accounts.make("anna", "admin", password="seven lamps by the sea", by="test")  # noqa: S106  nobody's
+    with open_room(opening) as room:
+        assert room.entrance.endswith("/login")
+
+
+def test_real_films_are_read_out_of_their_tars(nih_workspace, tmp_path):
+    """The audit's queue over the films that are there, none of them unpacked."""
+    films = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "images").resolve()
+    if not films.is_dir():
+        pytest.skip(f"no films at {films}: set BPALS_TEST_DATA")
+    home = shutil.copytree(nih_workspace, tmp_path / "audit")
+    with open_room(Opening(workspace=home, images=films)) as room:
+        client = enter(room)
+        case = client.post("/api/next", json={}).json()["reading"]
+        current = next(film["n"] for film in case["films"] if film["current"])
+        film = client.get(f"/api/readings/{case['reading_id']}/films/{current}")
+        assert film.headers["content-type"] == "image/png"
+        assert len(film.content) > 10_000
+        assert room.cases == 500
+    assert not list(films.rglob("*.tmp*"))

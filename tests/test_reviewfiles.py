@@ -1,0 +1,434 @@
+"""Reviews as files of a workspace: the real reads, brought in once, and everything that goes out and comes back."""
+
+import csv
+import json
+import re
+import shutil
+import time
+from collections import Counter, defaultdict
+
+import atthedesk
+import madereviews
+import polars as pl
+import pytest
+from sqlalchemy import insert
+
+import bpals
+import shape
+from bpals.audit import load_source
+from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
+from bpals.ledger import Ledger
+from bpals.ledger.reviewschema import REVIEW
+from bpals.review.desk import chain
+from bpals.review.desk.desk import Desk
+from bpals.review.formats import coco, dicomsr, fiftyone
+from bpals.review.formats.reviewtable import KEPT, add_reviews, all_reviews
+from bpals.reviewfiles import FORMATS, export_reviews, import_reviews, load_reviews
+from bpals.score import references
+from bpals.signal.agreement import Bootstrap, among
+from bpals.signal.majority import majority
+from bpals.workspace import Workspace
+from bpals.workspaceledger import LEDGER
+
+COLUMNS = {
+    "Fracture": "Fracture",
+    "Pneumothorax": "Pneumothorax",
+    "Nodule or mass": "Nodule/mass",
+    "Airspace opacity": "Airspace opacity",
+}
+"""Finding -> what the file of reads calls it."""
+
+
+def seal(folder, dataset):
+    """Make a workspace that knows its films and claims, without the minute of an audit."""
+    with Workspace(folder).writing() as staging:
+        staging.write_table("claims.parquet", dataset.claims)
+        staging.write_table("images.parquet", dataset.images)
+        staging.seal({"source": {"name": dataset.name}})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def nih_record(tmp_path_factory):
+    """The films and claims of NIH, sealed; copy it."""
+    return seal(tmp_path_factory.mktemp("record") / "nih", load_source("nih", None))
+
+
+@pytest.fixture(scope="session")
+def small_record(tmp_path_factory):
+    """A dataset of 600 films, sealed; copy it."""
+    examples = shape.ROOT / "examples"
+    dataset = load_source(f"table:{examples}/films.csv", f"{examples}/films.toml")
+    return seal(tmp_path_factory.mktemp("record") / "small", dataset)
+
+
+@pytest.fixture
+def home(small_record, tmp_path):
+    """A workspace of 600 films."""
+    return shutil.copytree(small_record, tmp_path / "audit")
+
+
+@pytest.fixture
+def films(home):
+    """Its first films."""
+    return tuple(pl.read_parquet(home / "images.parquet")["image_id"].head(3))
+
+
+def keep(home, reviews):
+    """Put reviews into a ledger as if they had come from a file."""
+    with Ledger.open(home / LEDGER) as ledger, ledger.lock("test"):
+        ledger.change(lambda connection: add_reviews(connection, reviews, "test"))
+
+
+@pytest.fixture
+def written(home, films):
+    """A workspace with 24 reviews."""
+    keep(home, madereviews.reviews(images=films))
+    return home
+
+
+@pytest.fixture(scope="session")
+def reads(data_folder):
+    """The 13,081 real single reads, as plain rows, and the file."""
+    file = data_folder / "expert" / "four_findings_readers.csv"
+    with file.open(newline="", encoding="utf-8") as opened:
+        return file, list(csv.DictReader(opened))
+
+
+@pytest.fixture(scope="session")
+def brought(nih_record, reads, tmp_path_factory):
+    """The real reads in a workspace, what was told, and how long it took."""
+    home = shutil.copytree(nih_record, tmp_path_factory.mktemp("brought") / "audit")
+    begin = time.process_time()
+    told = import_reviews(home, reads[0])
+    return home, told, time.process_time() - begin
+
+
+def adjudicated(data_folder):
+    """The adjudicated label of each film, as plain rows."""
+    labels = {}
+    for name in ("val", "test"):
+        with (data_folder / "expert" / f"four_findings_{name}.csv").open(newline="", encoding="utf-8") as opened:
+            labels |= {row["Image Index"]: row for row in csv.DictReader(opened)}
+    return labels
+
+
+def votes_of(rows, column):
+    """Count YES and NO of each film, by hand."""
+    votes = defaultdict(Counter)
+    for row in rows:
+        votes[row["Image ID"]][row[column]] += 1
+    return votes
+
+
+def test_every_real_read_is_kept(brought, reads):
+    """Four verdicts a row: 52,324 reviews by 22 readers, of 4,376 films, HEDGE as uncertain."""
+    home, told, _ = brought
+    _, rows = reads
+    assert (told.read, told.reviews.height, told.already) == (4 * len(rows), 4 * 13_081, 0)
+    kept = load_reviews(home)
+    words = {"YES": "present", "NO": "absent", "HEDGE": "uncertain"}
+    said = Counter((row["Image ID"], finding, row["Reader ID"], words[row[column]])
+                   for row in rows for finding, column in COLUMNS.items())  # fmt: skip
+    assert Counter(kept.select("image_id", "finding", "reader", "verdict").iter_rows()) == said
+    assert set(kept["phase"]) == {"imported"}
+    assert sum(kept["saw_signal"]) == 0
+
+
+def test_what_is_odd_about_the_real_reads_is_told(brought, reads):
+    """Fracture is not audited; four readers contradict themselves about opacity, and both of their reads are kept."""
+    home, told, _ = brought
+    _, rows = reads
+    counts = {notice.code: notice.count for notice in told.notices}
+    twice = [key for key, count in Counter((r["Image ID"], r["Reader ID"]) for r in rows).items() if count > 1]
+    assert len(twice) == 4
+    assert counts == {"unaudited": 13_081, "reader_contradicts": 4, "reader_repeats": 12}
+    opacity = load_reviews(home).filter(pl.col("finding") == "Airspace opacity")
+    for film, reader in twice:
+        both = opacity.filter((pl.col("image_id") == film) & (pl.col("reader") == reader))
+        assert sorted(both["verdict"]) == ["absent", "present"]
+
+
+@pytest.mark.parametrize(
+    ("finding", "present", "otherwise"),
+    [("Pneumothorax", 199, 77), ("Nodule or mass", 426, 247), ("Airspace opacity", 1974, 258)],
+)
+def test_the_majority_of_the_real_reads(brought, reads, data_folder, finding, present, otherwise):
+    """HEDGE is no vote, a tie is not present; and where it differs from the adjudicated label."""
+    votes = votes_of(reads[1], COLUMNS[finding])
+    wanted = {film: count["YES"] > count["NO"] for film, count in votes.items()}
+    labels = adjudicated(data_folder)
+    assert sum(wanted.values()) == present
+    assert sum(said != (labels[film][finding] == "YES") for film, said in wanted.items()) == otherwise
+    ours = majority(load_reviews(brought[0])).filter(pl.col("finding") == finding)
+    assert dict(ours.select("image_id", "present").iter_rows()) == wanted
+    truth = references.load(f"four-findings={data_folder / 'expert'}", vocabulary=bpals.findings.NIH).truth
+    beside = ours.join(truth, on=["image_id", "finding"], suffix="_adjudicated")
+    assert beside.filter(pl.col("present") != pl.col("present_adjudicated")).height == otherwise
+
+
+def agreement_by_hand(votes):
+    """Work the statistics of agreement out from counts of YES and NO, in plain Python."""
+    films = [(count["YES"], count["NO"]) for count in votes.values() if count["YES"] + count["NO"] > 1]
+    alike = sum((y * (y - 1) + n * (n - 1)) / ((y + n) * (y + n - 1)) for y, n in films) / len(films)
+    share = sum(y / (y + n) for y, n in films) / len(films)
+    fleiss_chance, gwet_chance = share**2 + (1 - share) ** 2, 2 * share * (1 - share)
+    both, split, neither = 0.0, 0.0, 0.0
+    for y, n in films:
+        both += y * (y - 1) / (y + n - 1)
+        split += 2 * y * n / (y + n - 1)
+        neither += n * (n - 1) / (y + n - 1)
+    ones, zeros = both + split / 2, neither + split / 2
+    return {
+        "agreement": alike,
+        "fleiss": (alike - fleiss_chance) / (1 - fleiss_chance),
+        "ac1": (alike - gwet_chance) / (1 - gwet_chance),
+        "alpha": 1 - split / (2 * ones * zeros / (ones + zeros - 1)),
+        "positive": both / ones,
+        "negative": neither / zeros,
+    }
+
+
+def test_the_agreement_of_the_real_readers(brought, reads):
+    """Kappa, AC1, alpha and the specific agreements are those worked out by hand from the file."""
+    told = among(load_reviews(brought[0]), pl.read_parquet(brought[0] / "images.parquet"), Bootstrap(draws=2))
+    rows = {row["finding"]: row for row in told}
+    for finding, column in COLUMNS.items():
+        for figure, value in agreement_by_hand(votes_of(reads[1], column)).items():
+            assert rows[finding][figure] == pytest.approx(value, abs=1e-9), (finding, figure)
+
+
+def test_the_real_reads_brought_in_twice_are_the_same(brought, reads):
+    """Nothing new, nothing doubled, and the log holds."""
+    home, _, _ = brought
+    before = load_reviews(home)
+    again = import_reviews(home, reads[0])
+    assert (again.reviews.height, again.already) == (0, 52_324)
+    assert load_reviews(home).equals(before)
+    with Ledger.open(home / LEDGER, readonly=True) as ledger:
+        assert chain.verify(ledger) == []
+
+
+def test_the_real_reads_come_in_quickly(brought):
+    """A second or so on a free machine; ten of its processor at most here, which a row at a time would not keep."""
+    assert brought[2] < 10
+
+
+def test_the_real_reads_go_out_and_come_back(brought, nih_record, tmp_path):
+    """Into a workspace that never saw them, as the same reviews."""
+    export_reviews(brought[0], tmp_path / "out.csv")
+    other = shutil.copytree(nih_record, tmp_path / "audit")
+    assert import_reviews(other, tmp_path / "out.csv").reviews.height == 52_324
+    assert madereviews.same(load_reviews(other), load_reviews(brought[0]))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "label-studio", "fiftyone"])
+def test_whole_formats_give_the_same_reviews(written, small_record, tmp_path, form):
+    """Brought into another workspace, and once more: every column, and none twice."""
+    file = tmp_path / "out"
+    assert export_reviews(written, file, format=form).reviews == 24
+    other = shutil.copytree(small_record, tmp_path / "other")
+    assert import_reviews(other, file).reviews.height == 24
+    assert import_reviews(other, file).reviews.height == 0
+    assert madereviews.same(load_reviews(other), load_reviews(written))
+    assert import_reviews(written, file).reviews.height == 0
+
+
+def test_boxes_go_out_as_coco_with_the_size_of_their_films(written, films, tmp_path, small_record):
+    """The films are found where the workspace remembers them."""
+    pictures = tmp_path / "films"
+    pictures.mkdir()
+    from PIL import Image  # noqa: PLC0415
+
+    for film in films:
+        Image.new("L", (70, 90), 30).save(pictures / film)
+    Workspace(written).remember(images=str(pictures))
+    export_reviews(written, tmp_path / "boxes.json", format="coco")
+    images = json.loads((tmp_path / "boxes.json").read_bytes())["images"]
+    assert {(each["width"], each["height"]) for each in images} == {(70, 90)}
+    other = shutil.copytree(small_record, tmp_path / "other")
+    assert import_reviews(other, tmp_path / "boxes.json").reviews.height == 6
+
+
+def test_dicom_sr_goes_out_for_dicom_films_and_comes_back(written, films, tmp_path, small_record):
+    """A folder of reports, which is read as one."""
+    pytest.importorskip("highdicom")
+    pictures = tmp_path / "films"
+    pictures.mkdir()
+    (pictures / films[0]).with_suffix(".dcm").write_bytes(madereviews.dicom())
+    told = export_reviews(written, tmp_path / "reports", format="dicom-sr", images=pictures)
+    assert {notice.code for notice in told.notices} == {"no_dicom"}
+    other = shutil.copytree(small_record, tmp_path / "other")
+    assert import_reviews(other, tmp_path / "reports").reviews.height == 8
+
+
+def test_nothing_is_overwritten(written, tmp_path):
+    """Neither a file nor a link to nowhere."""
+    target = tmp_path / "out.csv"
+    target.write_text("mine")
+    with pytest.raises(UsageError, match=r"out\.csv is there already and is not overwritten"):
+        export_reviews(written, target)
+    assert target.read_text() == "mine"
+    (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere.csv")
+    with pytest.raises(UsageError, match="there already"):
+        export_reviews(written, tmp_path / "link.csv")
+    assert not (tmp_path / "nowhere.csv").exists()
+    assert not list(tmp_path.glob(".*part*"))
+
+
+def test_a_read_of_the_room_is_known_by_its_reading(home, films):
+    """Exported and brought back, it is the one that is there."""
+    row = madereviews.reviews(1, images=films).row(0, named=True)
+    with Ledger.open(home / LEDGER) as ledger, ledger.lock("test"), ledger.writing() as connection:
+        said = {name: row[name] for name in KEPT.names()} | {"source": "room", "external_id": None}
+        connection.execute(insert(REVIEW), [said, said | {"verdict": "absent", "phase": "amended"}])
+        ids = all_reviews(connection)["external_id"]
+    assert ids.n_unique() == 2
+    assert ids.null_count() == 0
+    export_reviews(home, home / "out.csv")
+    assert import_reviews(home, home / "out.csv").reviews.is_empty()
+
+
+SHEET = "image_id,finding,reader,verdict\n{0},Effusion,ann,YES\n{0},Fracture,ann,HEDGE\n{1},effusion,ann,NO\n"
+
+
+def test_a_sheet_with_a_row_a_finding_is_read(home, films, tmp_path):
+    """Findings by their folded names, others as they are written."""
+    (tmp_path / "sheet.csv").write_text(SHEET.format(*films))
+    told = import_reviews(home, tmp_path / "sheet.csv")
+    assert sorted(told.reviews.select("finding", "verdict").rows()) == [
+        ("Effusion", "absent"),
+        ("Effusion", "present"),
+        ("Fracture", "uncertain"),
+    ]
+
+
+def test_a_row_that_is_added_to_a_sheet_is_the_only_new_one(home, films, tmp_path):
+    """A sheet that grows is brought in again; a verdict that was changed stands beside the first."""
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(SHEET.format(*films))
+    import_reviews(home, sheet)
+    sheet.write_text(SHEET.format(*films).replace("YES", "NO") + f"{films[2]},Effusion,ann,YES\n")
+    told = import_reviews(home, sheet)
+    assert (told.already, told.reviews.height) == (2, 2)
+
+
+def test_who_read_may_be_said_with_the_command(home, films, tmp_path):
+    """Where a file names nobody; without it the read is refused."""
+    (tmp_path / "sheet.csv").write_text(f"image_id,Effusion\n{films[0]},YES\n")
+    with pytest.raises(TruthError, match=r"sheet\.csv, read 1: no reader\. Type: --reader NAME"):
+        import_reviews(home, tmp_path / "sheet.csv")
+    assert import_reviews(home, tmp_path / "sheet.csv", reader="ann").reviews["reader"].to_list() == ["ann"]
+
+
+def test_a_film_may_be_called_by_its_address(home, films, tmp_path):
+    """As other tools write it: a folder before it, or eight signs."""
+    rows = [f"/data/upload/3/0a1b2c3d-{films[0]},ann,YES", f"s3://x/{films[1]}?v=1,ann,NO", "strange.png,ann,NO"]
+    (tmp_path / "sheet.csv").write_text("image_id,reader,Effusion\n" + "\n".join(rows) + "\n")
+    told = import_reviews(home, tmp_path / "sheet.csv")
+    assert told.reviews["image_id"].to_list() == list(films[:2])
+    assert [(notice.code, notice.count) for notice in told.notices] == [("unknown_images", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("image_id,finding,reader,verdict\nnowhere.png,Effusion,a,YES\n", TruthError, "no read is about a film"),
+        ("image_id,finding,reader,verdict\n{0},Effusoin,a,YES\n", UnknownName, "Did you mean 'Effusion'"),
+        ("image_id,finding,reader,verdict\n{0},Effusion,a,PERHAPS\n", TruthError, "'PERHAPS' under 'Effusion'"),
+        ("image_id,reader\n{0},a\n", TruthError, "no column holds verdicts"),
+        ('{{"a": 1}}', TruthError, "is JSON, but neither of Label Studio"),
+        ("image_id,finding,reader,verdict,phase,external_id\n{0},Effusion,a,present,asleep,1\n", TruthError,
+         r"read 1: 'asleep' is no phase\. Write blind"),
+        ("image_id,finding,reader,verdict,phase,external_id,box\n{0},Effusion,a,present,blind,1,[[1]]\n", TruthError,
+         r"'\[\[1\]\]' is no list of boxes"),
+        ("image_id,finding,reader,verdict,phase,external_id,inclusion\n{0},Effusion,a,present,blind,1,2\n", TruthError,
+         r"2\.0 is no chance of being drawn"),
+        ("image_id,finding,reader,verdict,phase,external_id,confidence\n{0},Effusion,a,present,blind,1,101\n",
+         TruthError, r"101 is no confidence: it goes from 0 to 100"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_is_refused_in_one_line(home, films, tmp_path, text, error, message):
+    """And nothing of it is kept."""
+    (tmp_path / "sheet.csv").write_text(text.format(*films))
+    with pytest.raises(error, match=message):
+        import_reviews(home, tmp_path / "sheet.csv")
+    assert not (home / LEDGER).exists()
+
+
+def test_names_and_places_that_are_wrong_are_told(home, tmp_path):
+    """An unknown format, a missing file, an ending that tells nothing, a workspace without reviews."""
+    with pytest.raises(UnknownName, match="Did you mean 'label-studio'"):
+        import_reviews(home, tmp_path / "x.json", format="labelstudio")
+    with pytest.raises(TruthError, match=r"x\.csv does not exist\..* Check the path after bpals review import"):
+        import_reviews(home, tmp_path / "x.csv")
+    with pytest.raises(UsageError, match=f"which format\\? Type: --format {FORMATS[0]}"):
+        export_reviews(home, tmp_path / "out.txt")
+    with pytest.raises(UsageError, match="holds no review yet"):
+        export_reviews(home, tmp_path / "out.csv")
+
+
+def test_while_another_writes_nothing_is_brought_in(home, films, tmp_path):
+    """And it is told who writes."""
+    (tmp_path / "sheet.csv").write_text(SHEET.format(*films))
+    with Ledger.open(home / LEDGER) as ledger, ledger.lock("bpals review serve"):
+        with pytest.raises(WorkspaceError, match=r"bpals review serve \(process \d+"):
+            import_reviews(home, tmp_path / "sheet.csv")
+        assert load_reviews(home).is_empty()
+
+
+def test_on_postgresql_it_is_the_same(postgres_url, written, small_record, tmp_path):
+    """X06: an export of SQLite, brought into PostgreSQL twice, out of it again and back."""
+    other = shutil.copytree(small_record, tmp_path / "other")
+    export_reviews(written, tmp_path / "out.csv")
+    for new in (24, 0):
+        assert import_reviews(other, tmp_path / "out.csv", ledger=postgres_url).reviews.height == new
+    assert madereviews.same(load_reviews(other, ledger=postgres_url), load_reviews(written))
+    export_reviews(other, tmp_path / "again.parquet", ledger=postgres_url)
+    assert import_reviews(written, tmp_path / "again.parquet").reviews.is_empty()
+    with Ledger.open(postgres_url) as ledger:
+        assert chain.verify(ledger) == []
+
+
+def test_the_docs_list_what_comes_back():
+    """Every column that a file gives back stands in docs/review-files.md, for each format under its own heading."""
+    page = (shape.ROOT / "docs" / "review-files.md").read_text(encoding="utf-8")
+    parts = dict(part.partition("\n")[::2] for part in page.split("\n## ")[1:])
+    table = [line.split("|") for line in parts["CSV and Parquet"].splitlines() if line.startswith("| `")]
+    kept = {name for line in table if line[3].strip() == "yes" for name in re.findall(r"`(\w+)`", line[1])}
+    assert kept == set(KEPT.names())
+    for heading, columns in (("COCO", coco.GIVEN_BACK), ("DICOM SR", dicomsr.GIVEN_BACK)):
+        listed = re.search(r"Come back: (.*?)[;.]", parts[heading].replace("\n", " "))
+        assert tuple(re.findall(r"`(\w+)`", listed[1])) == columns
+    assert tuple(KEPT.names()) == fiftyone.GIVEN_BACK
+
+
+def test_what_was_undone_or_amended_does_not_come_back(home, small_record, tmp_path):
+    """It goes out as what no longer stands, as the desk sees it, and votes nowhere else."""
+    films = pl.read_parquet(home / "images.parquet").head(2)
+    with Ledger.open(home / LEDGER) as ledger, ledger.lock("test"):
+        (ann,) = atthedesk.enter(ledger, "ann")
+        study = atthedesk.make_study(name="one", findings=("Effusion",), readers_per_case=1, adjudication="none")
+        desk = Desk.open(ledger, study)
+        drawn = atthedesk.films(2, finding="Effusion").with_columns(films["image_id"], films["patient_id"])
+        desk.draw(drawn, atthedesk.SIGNAL)
+        for after in ("undo", "amend"):
+            view = desk.next(ann).current
+            said = {"answer": atthedesk.says("Effusion"), "key": f"{after}-lock"}
+            locked = desk.lock(ann, view.reading_id, version=view.version, spent=atthedesk.SPENT, **said)
+            if after == "undo":
+                back = desk.undo(ann, view.reading_id, version=locked.version, key="undo")
+                said |= {"version": back.version, "key": "lock-again", "answer": atthedesk.says()}
+                desk.lock(ann, view.reading_id, spent=atthedesk.SPENT, **said)
+            else:
+                said |= {"version": locked.version, "key": "amend", "answer": atthedesk.says(), "reason": "a slip"}
+                desk.amend(ann, view.reading_id, **said)
+        stands = desk.reviews().sort("review_id")["stands"].cast(pl.Int64).to_list()
+    assert load_reviews(home)["stands"].to_list() == stands == [0, 1, 0, 1]
+    export_reviews(home, tmp_path / "out.csv")
+    other = shutil.copytree(small_record, tmp_path / "other")
+    told = import_reviews(other, tmp_path / "out.csv")
+    assert [(notice.code, notice.count) for notice in told.notices] == [("replaced_reads", 2)]
+    assert (told.read, told.already) == (4, 0)
+    assert told.reviews.select("phase", "verdict").rows() == [("blind", "absent"), ("amended", "absent")]
+    assert import_reviews(home, tmp_path / "out.csv").reviews.is_empty()

@@ -49,12 +49,13 @@ check: $(VENV)/.dev  ## ruff, formatting, strict types, the import rule
 shape: $(VENV)/.dev  ## the code measuring itself: sizes, cycles, docstrings
 	$(BIN)/python scripts/shape.py
 
-bench: $(VENV)/.dev $(VENV)/bench/.made  ## the runner beside other clients, the signal beside crowd-kit, an audit beside cleanlab (ARGS=--quick)
+bench: $(VENV)/.dev $(VENV)/bench/.made  ## the runner beside other clients, the signal beside crowd-kit, an audit beside cleanlab, the reading room under load (ARGS=--quick)
 	$(VENV)/bench/bin/python benchmarks/runner_throughput.py $(ARGS)
 	$(VENV)/bench/bin/python benchmarks/runner_resume.py $(ARGS)
 	$(VENV)/bench/bin/python benchmarks/runner_memory.py $(ARGS)
 	$(VENV)/bench/bin/python benchmarks/signal_cost.py $(ARGS)
 	$(BIN)/python benchmarks/audit_cost.py $(ARGS)
+	$(BIN)/python benchmarks/reading_load.py $(ARGS)
 
 scorecard: $(VENV)/.dev  ## the table in README.md, from two audits (REFERENCE=four-findings=PATH)
 	$(BIN)/python scripts/write_scorecard.py --reference $(REFERENCE)

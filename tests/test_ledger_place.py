@@ -21,6 +21,7 @@ from sqlalchemy import CheckConstraint, inspect
 from bpals.errors import WorkspaceError
 from bpals.ledger import Ledger, old_sqlite, unfit
 from bpals.ledger.migrations import MIGRATIONS, Migration
+from bpals.ledger.place import Place
 from bpals.ledger.reviewschema import REVIEW_TABLES
 from bpals.ledger.schema import TABLES
 
@@ -468,3 +469,21 @@ def test_the_tables_are_the_same_on_postgresql(postgres_url):
             assert len(made.get_check_constraints(table.name)) == sum(
                 isinstance(constraint, CheckConstraint) for constraint in table.constraints
             )
+
+
+def test_two_that_find_a_new_ledger_at_one_moment_both_get_it(tmp_path):
+    """One makes the tables, the other waits for them: neither is told that somebody is writing."""
+    path, told = tmp_path / "ledger.sqlite", []
+    Place(path).announce()
+    path.touch()
+
+    def look(readonly):
+        with Ledger.open(path, readonly=readonly) as ledger:
+            told.append(ledger.cards())
+
+    together = [threading.Thread(target=look, args=(readonly,)) for readonly in (False, True, False, True)]
+    for each in together:
+        each.start()
+    for each in together:
+        each.join(30)
+    assert told == [[], [], [], []]

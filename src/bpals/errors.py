@@ -10,6 +10,7 @@ BpalsError
   JudgeError         a judge cannot be asked at all: a wrong address, a key refused, an image that does not arrive
   Stopped            a run stopped before its end; what is done is kept, the same command goes on
   WorkspaceError     a workspace is missing, half-written, busy or of another version
+    LockHeld         another process writes to a workspace
     TransactionLost  a database went away in the middle; nothing of the transaction was kept, and it may be tried again
   ContractBroken     a source, judge or signal that somebody wrote does not keep its promise
   RoomError          the reading room does not do what was asked of it
@@ -81,6 +82,10 @@ class Stopped(BpalsError):
 
 class WorkspaceError(BpalsError):
     """A workspace is missing, half-written, busy or of another version."""
+
+
+class LockHeld(WorkspaceError):
+    """Another process writes to a workspace."""
 
 
 class TransactionLost(WorkspaceError):

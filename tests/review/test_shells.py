@@ -48,4 +48,5 @@ def test_the_room_says_that_it_is_open(room):
 def test_the_start_is_the_reading_page(room):
     """For who is in; a stranger goes to the login page."""
     assert room.browser("anna").get("/").headers["location"] == "/read"
+    assert room.browser("otto", "adjudicator").get("/").headers["location"] == "/adjudicate"
     assert room.visitor().get("/").headers["location"] == "/login?next=/read"

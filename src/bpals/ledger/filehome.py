@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bpals.errors import BpalsError, WorkspaceError
+from bpals.errors import BpalsError, LockHeld, WorkspaceError
 from bpals.ledger import migrations, tally
 from bpals.ledger.connection import Connect, Link, file_connection
 from bpals.ledger.home import Dialect
 from bpals.ledger.lock import SERVING, held, holder, only_writer
 from bpals.ledger.migrations import Migration
 from bpals.ledger.place import Place
+
+BRINGING = "bringing the ledger up to date"
+PATIENCE_S, PAUSE_S = 10.0, 0.05
+"""How long one waits for another process that does just that."""
 
 
 class FileHome:
@@ -48,13 +53,25 @@ class FileHome:
         """Make the changes of the tables that are due: all or none, and first a backup of what is there."""
         found = self.link.look(migrations.version)
         migrations.refuse_newer(self.where, found, known)
+        if readonly and self._due(known):
+            self._bring_up_elsewhere(known)
+            return
+        until = time.monotonic() + PATIENCE_S
+        while self._due(known):
+            try:
+                self._bring_up_now(known)
+            except LockHeld:
+                # Two that find a new ledger at one moment: one makes its tables, the other finds them made.
+                if time.monotonic() > until or holder(self._place.lock) not in {None, BRINGING}:
+                    raise
+                time.sleep(PAUSE_S)
+
+    def _due(self, known: Sequence[Migration]) -> bool:
+        return self.link.look(migrations.version) < known[-1].number or self._place.birth.exists()
+
+    def _bring_up_now(self, known: Sequence[Migration]) -> None:
         latest = known[-1].number
-        if found == latest and not self._place.birth.exists():
-            return
-        if readonly:
-            self._bring_up_elsewhere(known, found)
-            return
-        with only_writer(self._place.lock, "bringing the ledger up to date"):
+        with only_writer(self._place.lock, BRINGING):
             found = self.link.look(migrations.version)
             if 0 < found < latest:
                 self._copy(Path(f"{self.path}.before-{latest}"))
@@ -64,8 +81,9 @@ class FileHome:
             self._place.birth.unlink(missing_ok=True)
             self._place.sync_folder()
 
-    def _bring_up_elsewhere(self, known: Sequence[Migration], found: int) -> None:
+    def _bring_up_elsewhere(self, known: Sequence[Migration]) -> None:
         """Bring the tables up through a connection that may write: a reader of old tables has no other way."""
+        found = self.link.look(migrations.version)
         try:
             writer = FileHome.open(self.path, None, readonly=False, must_exist=True)
             try:

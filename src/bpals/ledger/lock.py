@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-from bpals.errors import WorkspaceError
+from bpals.errors import LockHeld, WorkspaceError
 
 SERVING = "review serve"
 """What the process that serves the reading room calls its lock of the ledger."""
@@ -30,7 +30,7 @@ def only_writer(path: Path, what: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise WorkspaceError(_refusal(path, file.read())) from None
+            raise LockHeld(_refusal(path, file.read())) from None
         # What a killed holder left in the file says nothing: the kernel gave us the lock.
         file.truncate(0)
         file.write(json.dumps({"pid": os.getpid(), "host": platform.node(), "what": what}))

@@ -1,12 +1,13 @@
 """A real browser that fails a test at the first error in its console, and rooms that it reads in."""
 
 import contextlib
+import re
 
 import browsing
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
     """Debian's Chromium, started once; nothing is downloaded."""
     playwright = pytest.importorskip(
@@ -55,8 +56,8 @@ def enter(chromium):
         listen(fresh, allowed)
         if window is None:
             fresh.goto(hall.link(name, role))
-            fresh.wait_for_url("**/read")
-        if window is not None or page != "/read":
+            fresh.wait_for_url(re.compile("/(read|adjudicate)$"))
+        if window is not None or not fresh.url.endswith(page):
             fresh.goto(f"{hall.origin}{page}")
         return fresh
 

@@ -30,19 +30,19 @@ def opened(tmp_path):
     options = [f"ARGS=--workspace {tmp_path / 'demo'} --port 0 --no-browser", f"VENV={sys.prefix}"]
     # `-o` says that the environment is as it should be: tests install nothing into themselves.
     touch = ["-o", f"{sys.prefix}/.room"]
-    room = subprocess.Popen(
+    with subprocess.Popen(
         [*line, *touch, *options],
         cwd=shape.ROOT,
         env=os.environ | {"PYTHONPATH": str(shape.ROOT / "src")},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    address = next((found[1] for said in room.stdout if (found := re.match(r"Open: (\S+)", said))), None)
-    assert address, "the room did not say where it is"
-    yield address
-    os.killpg(room.pid, signal.SIGINT)
-    room.wait(30)
+    ) as room:
+        address = next((found[1] for said in room.stdout if (found := re.match(r"Open: (\S+)", said))), None)
+        assert address, "the room did not say where it is"
+        yield address
+        os.killpg(room.pid, signal.SIGINT)
+        room.wait(30)
 
 
 def test_twenty_cases_are_read_after_readmes_own_commands(opened, chromium):

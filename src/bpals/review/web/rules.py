@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bpals.review.desk.account import Account
+
 ANYONE = frozenset({"nobody", "reader", "adjudicator", "admin"})
 READERS = frozenset({"reader", "adjudicator", "admin"})
 JUDGES_OF_READERS = frozenset({"adjudicator", "admin"})
@@ -66,3 +68,8 @@ QUERIES: Mapping[str, frozenset[str]] = {
 
 PAGES_AFTER_LOGIN = ("/read", "/adjudicate", "/progress", "/account")
 """Where one may be sent after logging in."""
+
+
+def first_page(account: Account) -> str:
+    """Say where somebody goes who asked for nothing: to be handed a case, an adjudicator asks for it."""
+    return "/adjudicate" if account.role == "adjudicator" else PAGES_AFTER_LOGIN[0]

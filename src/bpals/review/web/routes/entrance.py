@@ -17,7 +17,7 @@ from bpals.review.web import roomlog
 from bpals.review.web.bodies import LoginBody, NextBody, OidcReturnBody, PasswordBody, TokenBody
 from bpals.review.web.door import Me, TheRoom, token_of
 from bpals.review.web.problems import NOT_FOUND, Declined, Problem
-from bpals.review.web.rules import PAGES_AFTER_LOGIN
+from bpals.review.web.rules import PAGES_AFTER_LOGIN, first_page
 
 router = APIRouter()
 
@@ -164,7 +164,7 @@ async def _let_in(request: Request, room: Room, account: Account, after: str) ->
 
     token = await to_thread.run_sync(begin)
     request.state.account = account
-    target = _safe(after)
+    target = first_page(account) if _safe(after) == PAGES_AFTER_LOGIN[0] else _safe(after)
     response = JSONResponse({"next": target}, headers={"hx-redirect": target})
     _set_cookie(room, response, room.settings.cookie, token, int(room.settings.stay_s))
     return response

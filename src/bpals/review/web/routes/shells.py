@@ -12,7 +12,7 @@ from bpals.review.room import Room
 from bpals.review.web.door import Me, TheRoom
 from bpals.review.web.pages import Pages
 from bpals.review.web.problems import NOT_FOUND, Declined
-from bpals.review.web.rules import PAGES_AFTER_LOGIN
+from bpals.review.web.rules import PAGES_AFTER_LOGIN, first_page
 
 router = APIRouter()
 
@@ -66,9 +66,9 @@ async def return_page(request: Request, room: TheRoom) -> Response:
 
 
 @router.get("/")
-async def start() -> Response:
-    """Go to the reading page."""
-    return RedirectResponse("/read", status_code=303)
+async def start(account: Me) -> Response:
+    """Go to the page of one's role."""
+    return RedirectResponse(first_page(account), status_code=303)
 
 
 @router.get("/read")

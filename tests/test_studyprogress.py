@@ -98,19 +98,19 @@ def test_readings_and_repeats_are_counted(told, read):
 
 
 def test_errors_are_those_that_the_readers_settled_on(told, read, audit):
-    """A pair is wrong where most readers contradict its claim; where they split it is open."""
-    blind = read.reviews.filter(pl.col("repeat") == 0)
-    votes = blind.group_by("image_id", "finding").agg(
-        yes=(pl.col("verdict") == "present").sum(), no=(pl.col("verdict") == "absent").sum()
-    )
+    """A pair is wrong where its readers agreed against its claim; it is open until all have, or if they split."""
+    seen = read.reviews.filter(pl.col("repeat") == 0).select("image_id", "finding").unique()
+    agreed = read.consensus.select("image_id", "finding", truth=pl.col("verdict").cast(pl.String))
     claims = pl.read_parquet(audit / "claims.parquet").with_columns(pl.col("finding", "says").cast(pl.String))
-    both = claims.filter(pl.col("says") != "uncertain").join(votes, on=["image_id", "finding"])
+    both = claims.filter(pl.col("says") != "uncertain").join(seen, on=["image_id", "finding"], how="semi")
+    both = both.join(agreed, on=["image_id", "finding"], how="left")
+    assert both["truth"].null_count() > 0
     for row in told["errors"][:-1]:
         own = both.filter(pl.col("finding") == row["finding"])
-        tied = own.filter(pl.col("yes") == pl.col("no"))
-        settled = own.filter(pl.col("yes") != pl.col("no"))
-        wrong = settled.filter((pl.col("yes") > pl.col("no")) != (pl.col("says") == "present"))
-        assert (row["pairs"], row["open"], row["settled"]) == (own.height, tied.height, settled.height)
+        settled = own.filter(pl.col("truth").is_in(["present", "absent"]))
+        wrong = settled.filter(pl.col("truth") != pl.col("says"))
+        assert (row["pairs"], row["settled"]) == (own.height, settled.height)
+        assert row["open"] == own.height - settled.height
         assert row["confirmed"] == wrong.height == row["present"] + row["absent"]
     assert told["errors"][-1]["finding"] == "all findings"
     assert told["errors"][-1]["confirmed"] == sum(row["confirmed"] for row in told["errors"][:-1])

@@ -10,6 +10,7 @@ Films, queue, evidence and learning come from their rooms and are handed to `rev
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import socket
@@ -39,7 +40,7 @@ from bpals.review.casefile import IMAGES, JUDGMENTS, SIGNAL, CaseFile, Tables
 from bpals.review.desk.chain import verify
 from bpals.review.desk.desk import Desk
 from bpals.review.desk.study import default_study, load_study
-from bpals.review.people.accounts import Accounts
+from bpals.review.people.accounts import AccountCard, Accounts
 from bpals.review.people.oidc import Provider, invitation_of, load_oidc
 from bpals.review.people.secret import NEVER, read_secret
 from bpals.review.people.sessions import Sessions
@@ -51,7 +52,7 @@ from bpals.scoring import vocabulary_of
 from bpals.studyprogress import Question, answer, gather
 from bpals.types import Notice, Reviews
 from bpals.workspace import Workspace
-from bpals.workspaceledger import open_ledger
+from bpals.workspaceledger import is_there, ledger_of, open_ledger
 
 KEPT_SAFE = "room.secret"
 """The file of the installation's secret, mode 0600, in the workspace."""
@@ -164,6 +165,15 @@ def office(workspace: str | os.PathLike[str] = "audit", ledger: str | None = Non
         yield Accounts(kept, read_secret(home.path / KEPT_SAFE)[0])
 
 
+def list_accounts(workspace: str | os.PathLike[str] = "audit", ledger: str | None = None) -> list[AccountCard]:
+    """List who may enter, also while a room is open."""
+    home = Workspace(workspace)
+    if not is_there(ledger_of(home, ledger)):
+        return []
+    with open_ledger(home, ledger, readonly=True) as kept:
+        return Accounts(kept, b"").cards()
+
+
 def invitation(provider: str | os.PathLike[str] | None, address: str) -> str:
     """Say who somebody is for an OIDC provider before he has ever come: his address there."""
     if provider is None:
@@ -263,7 +273,7 @@ def _renewed(home: Workspace, why: str) -> list[Notice]:
 def _single_writer(ledger: Ledger) -> list[Notice]:
     """Say what to mind with an SQLite whose log may be damaged by a second writer."""
     warning = old_sqlite(sqlite3.sqlite_version_info) if ledger.dialect == "sqlite" else None
-    return [Notice(code="old_sqlite", count=1, message=warning)] if warning else []
+    return [Notice(code="old_sqlite", count=1, message=f"SQLite {warning}")] if warning else []
 
 
 def _shelf(home: Workspace, opening: Opening) -> Shelf:
@@ -296,7 +306,9 @@ def _listening(binding: Binding) -> Iterator[tuple[socket.socket, Binding]]:
         try:
             listener.bind((binding.host, binding.port))
         except OSError as error:
+            away = error.errno == errno.EADDRNOTAVAIL
+            other = "--host with an address of this machine" if away else "--port 0"
             raise UsageError(
-                f"{binding.host}:{binding.port} cannot be listened at: {error.strerror}. Type: --port 0"
+                f"{binding.host}:{binding.port} cannot be listened at: {error.strerror}. Type: {other}"
             ) from None
         yield listener, replace(binding, port=listener.getsockname()[1])

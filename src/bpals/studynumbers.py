@@ -29,10 +29,13 @@ SIDES = ["present", "absent"]
 _PAIR = ["image_id", "finding"]
 
 
-def settled_claims(reads: pl.DataFrame, consensus: pl.DataFrame, claims: pl.DataFrame) -> pl.DataFrame:
+def settled_claims(
+    reads: pl.DataFrame, reviews: pl.DataFrame, consensus: pl.DataFrame, claims: pl.DataFrame
+) -> pl.DataFrame:
     """Give every claim that was read: what it says, and what the readers settled on, null where they did not.
 
-    A consensus or an adjudication stands over the votes; without one most readers decide.
+    Of a pair that was read in the room the study decides: it is open until its case has all its readers and they agree
+    or somebody settled it. Of reads from files most decide.
     """
     word = pl.col("verdict").cast(pl.String)
     votes = reads.group_by(_PAIR, maintain_order=True).agg(
@@ -41,8 +44,10 @@ def settled_claims(reads: pl.DataFrame, consensus: pl.DataFrame, claims: pl.Data
     yes = pl.when(pl.col("yes") > pl.col("no")).then(pl.lit("present"))
     most = yes.when(pl.col("yes") < pl.col("no")).then(pl.lit("absent"))
     stands = consensus.filter(pl.col("verdict").is_not_null()).select(*_PAIR, agreed=word).unique(_PAIR, keep="last")
+    here = reviews.filter(pl.col("reading_id").is_not_null()).select(*_PAIR, here=pl.lit(True)).unique()
     both = votes.with_columns(most=most).join(stands, on=_PAIR, how="left", maintain_order="left")
-    truth = pl.coalesce("agreed", "most")
+    both = both.join(here, on=_PAIR, how="left", maintain_order="left")
+    truth = pl.when(pl.col("here")).then("agreed").otherwise(pl.coalesce("agreed", "most"))
     known = both.select(*_PAIR, truth=pl.when(truth.is_in(SIDES)).then(truth))
     return claims.join(known, on=_PAIR, how="inner", maintain_order="right").with_columns(
         wrong=pl.col("truth") != pl.col("says")

@@ -167,7 +167,7 @@ def progress(
     reads = blind_reads(gathered.reviews, vocabulary_of(audit.table("claims.parquet", "finding")))
     images = audit.table("images.parquet", "image_id", "patient_id")
     rates, notices = _rates(workspace, _with_chances(reads, gathered.drawn, claims, study), films)
-    settled = settled_claims(reads.table, gathered.consensus, claims)
+    settled = settled_claims(reads.table, gathered.reviews, gathered.consensus, claims)
     errors = confirmed_errors(settled, claims, rates)
     needed = needed_reads(errors, study)
     return {

@@ -41,6 +41,7 @@ def test_a_room_opens_says_where_and_closes_with_ctrl_c(start_bpals, home):
 
 def test_accounts_are_made_listed_and_disabled(start_bpals, home):
     """Each with what it may do; the password comes from the pipe and is shown nowhere."""
+    assert run(start_bpals, "account", "list", "--workspace", home)[1].startswith("Nobody yet.")
     code, out, errors = run(
         start_bpals, "account", "add", "anna", "--role", "admin", "--workspace", home, given=PASSWORD
     )

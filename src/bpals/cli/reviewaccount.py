@@ -59,8 +59,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
 ) -> None:
     """List who may enter."""
-    with load_room().office(workspace, ledger) as office:
-        cards = office.cards()
+    cards = load_room().list_accounts(workspace, ledger)
     rows = [
         {"name": card.account.name, "role": card.account.role, "password": card.password, "totp": card.totp,
          "oidc": card.subject is not None, "disabled": card.disabled}

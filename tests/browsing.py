@@ -9,11 +9,8 @@ from dataclasses import dataclass, field, replace
 import atthedesk
 import numpy as np
 import polars as pl
-import pydicom
 import webroom
 from PIL import Image
-from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import ExplicitVRLittleEndian
 
 from bpals.films.rendition import render
 from bpals.findings import NIH
@@ -56,26 +53,6 @@ def png(values):
     written = io.BytesIO()
     Image.fromarray(values).save(written, "PNG", compress_level=1)
     return written.getvalue()
-
-
-def dicom(values, **tags):
-    """Write an array as DICOM; any tag may be changed."""
-    record = Dataset()
-    record.file_meta = FileMetaDataset()
-    record.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    record.file_meta.MediaStorageSOPClassUID = record.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-    record.file_meta.MediaStorageSOPInstanceUID = record.SOPInstanceUID = "1.2.826.0.1.3680043.8.498.1"
-    record.Rows, record.Columns = values.shape
-    record.SamplesPerPixel, record.PhotometricInterpretation = 1, "MONOCHROME2"
-    record.BitsAllocated = record.BitsStored = values.dtype.itemsize * 8
-    record.HighBit = record.BitsStored - 1
-    record.PixelRepresentation = int(values.dtype.kind == "i")
-    record.add_new("PixelData", "OW", values.tobytes())
-    for name, value in tags.items():
-        setattr(record, name, value)
-    file = io.BytesIO()
-    pydicom.dcmwrite(file, record, implicit_vr=False, little_endian=True, enforce_file_format=True)
-    return file.getvalue()
 
 
 @dataclass

@@ -9,7 +9,8 @@ import pydicom
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydicom.dataset import Dataset, FileMetaDataset
+from madedicom import record_of
+from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
@@ -24,26 +25,6 @@ from pydicom.uid import (
 from bpals.films.dicom import TAGS
 from bpals.films.prepare import Preparation, prepare
 from bpals.types import Refusal
-
-
-def record_of(stored, **tags):
-    """A DICOM record of an array of 8 or 16 bits, with any tags changed; none leaves one out."""
-    record = Dataset()
-    record.file_meta = FileMetaDataset()
-    record.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    record.file_meta.MediaStorageSOPClassUID = record.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-    record.file_meta.MediaStorageSOPInstanceUID = record.SOPInstanceUID = "1.2.826.0.1.3680043.8.498.1"
-    record.Rows, record.Columns = stored.shape
-    record.SamplesPerPixel, record.PhotometricInterpretation = 1, "MONOCHROME2"
-    record.BitsAllocated = record.BitsStored = stored.dtype.itemsize * 8
-    record.HighBit = record.BitsStored - 1
-    record.PixelRepresentation = int(stored.dtype.kind == "i")
-    record.add_new("PixelData", "OW" if record.BitsAllocated == 16 else "OB", stored.tobytes())
-    for name, value in tags.items():
-        setattr(record, name, value)
-        if value is None:
-            delattr(record, name)
-    return record
 
 
 def written(record, syntax=ExplicitVRLittleEndian):

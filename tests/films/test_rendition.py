@@ -7,36 +7,14 @@ import threading
 import zlib
 
 import numpy as np
-import pydicom
 import pytest
+from madedicom import dicom
 from PIL import Image, PngImagePlugin
-from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import ExplicitVRLittleEndian
 
 from bpals.films.prepare import Preparation, prepare
 from bpals.films.rendition import Rendition, Renditions, expose, render, shown
 from bpals.films.shelf import open_shelf
 from bpals.types import Refusal
-
-
-def dicom(stored, **tags):
-    """A DICOM of an array; any tag may be changed."""
-    record = Dataset()
-    record.file_meta = FileMetaDataset()
-    record.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    record.file_meta.MediaStorageSOPClassUID = record.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-    record.file_meta.MediaStorageSOPInstanceUID = record.SOPInstanceUID = "1.2.826.0.1.3680043.8.498.1"
-    record.Rows, record.Columns = stored.shape
-    record.SamplesPerPixel, record.PhotometricInterpretation = 1, "MONOCHROME2"
-    record.BitsAllocated = record.BitsStored = stored.dtype.itemsize * 8
-    record.HighBit = record.BitsStored - 1
-    record.PixelRepresentation = int(stored.dtype.kind == "i")
-    record.add_new("PixelData", "OW" if record.BitsAllocated == 16 else "OB", stored.tobytes())
-    for name, value in tags.items():
-        setattr(record, name, value)
-    file = io.BytesIO()
-    pydicom.dcmwrite(file, record, implicit_vr=False, little_endian=True, enforce_file_format=True)
-    return file.getvalue()
 
 
 def unpacked(rendition):

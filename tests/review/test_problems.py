@@ -70,7 +70,7 @@ def test_s24_what_breaks_inside_is_not_told(fragile, caplog):
     """S24: no traceback, no message, no path; the id leads to the line in the log, which has the places in the code."""
 
     def breaks(image_id):
-        raise RuntimeError(f"CANARY {image_id} {SCRIPT} /home/somebody/films")
+        raise RuntimeError(f"CANARY {image_id} {SCRIPT} and where the films are")
 
     object.__setattr__(fragile.room, "film", breaks)
     anna = fragile.browser("anna")
@@ -80,7 +80,7 @@ def test_s24_what_breaks_inside_is_not_told(fragile, caplog):
     for accept in ("text/html", "application/json"):
         reply = anna.get(f"/api/readings/{reading['reading_id']}/films/1", headers={"accept": accept})
         assert reply.status_code == 500
-        for word in ("CANARY", "Traceback", "RuntimeError", "film-0", "/home", "script"):
+        for word in ("CANARY", "Traceback", "RuntimeError", "film-0", "where the films are", "script"):
             assert word not in reply.text
         assert reply.headers["content-security-policy"]
         assert reply.headers["x-content-type-options"] == "nosniff"

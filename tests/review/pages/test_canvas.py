@@ -4,6 +4,7 @@ import base64
 import json
 
 import browsing
+import madedicom
 import numpy as np
 import pytest
 from browsing import until
@@ -53,17 +54,17 @@ SIGNED = (twelve_bits(width=300, height=220).astype(np.int16) - 2048).astype(np.
 KINDS = {
     "png-8": browsing.png(browsing.chest(width=300, height=220)),
     "png-16": browsing.png(browsing.chest(width=300, height=220, bits=16)),
-    "dicom-12": browsing.dicom(
+    "dicom-12": madedicom.dicom(
         twelve_bits(width=300, height=220), BitsStored=12, HighBit=11, WindowCenter=2000, WindowWidth=1800
     ),
-    "dicom-monochrome1": browsing.dicom(
+    "dicom-monochrome1": madedicom.dicom(
         twelve_bits(width=300, height=220), BitsStored=12, HighBit=11, PhotometricInterpretation="MONOCHROME1",
         WindowCenter=2100.5, WindowWidth=2001,
     ),
-    "dicom-signed-rescaled": browsing.dicom(
+    "dicom-signed-rescaled": madedicom.dicom(
         SIGNED, RescaleSlope=2, RescaleIntercept=-100, WindowCenter=-300, WindowWidth=2200, PixelSpacing=[0.2, 0.1]
     ),
-    "dicom-no-window": browsing.dicom(twelve_bits(width=300, height=220), BitsStored=12, HighBit=11),
+    "dicom-no-window": madedicom.dicom(twelve_bits(width=300, height=220), BitsStored=12, HighBit=11),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import browsing
+import madedicom
 import pytest
 from browsing import until
 
@@ -24,7 +25,7 @@ def hostile(hall):
     """A room in which every text that may come from outside is an attack; the DICOM's tags too."""
     films = browsing.Films(says={"Effusion": ATTACK}, reason=f"code: {ATTACK}", judge=ATTACK, findings=FINDINGS)
     tags = {"PatientName": "<script>alert(4)</script>", "StudyDescription": "<img src=x onerror=alert(5)>"}
-    film = browsing.dicom(browsing.chest(bits=12), BitsStored=12, HighBit=11, **tags)
+    film = madedicom.dicom(browsing.chest(bits=12), BitsStored=12, HighBit=11, **tags)
     progress = {
         "errors": [{"finding": ATTACK, "claims": 1, "settled": 1, "confirmed": 1}],
         "pace": [{"reader": ATTACK, "readings": 1, "hours": 1.0, "per_hour": 1.0, "median_s": 1.0}],

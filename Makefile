@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install audit room test sweep servers check shape bench scorecard evidence simulations docs clean chromium
+.PHONY: help install audit room test sweep servers check shape bench scorecard evidence simulations docs clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,7 +31,7 @@ audit: $(VENV)/.core  ## audit the embedded NIH labels -> audit/ (WORKSPACE=DIR,
 room: $(VENV)/.room  ## the reading room in your browser, on drawn films (ARGS='--port 9000')
 	$(BIN)/bpals review serve --demo $(ARGS)
 
-test: $(VENV)/.dev chromium  ## everything the tests need, then all tests (ARGS='tests/cli -x')
+test: $(VENV)/.dev chromium opengl  ## everything the tests need, then all tests (ARGS='tests/cli -x')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 sweep: $(VENV)/.dev  ## the long fault sweeps
@@ -108,6 +108,10 @@ $(VENV)/bench/.made: $(VENV)/.made pyproject.toml benchmarks/requirements.txt
 # The report is tested in a real browser; without one those tests are skipped and say so.
 chromium:
 	@command -v chromium >/dev/null || scripts/need-package chromium || true
+
+# OpenCV, which the OCR brings, wants it even where nothing is drawn.
+opengl:
+	@ldconfig -p | grep -q 'libGL\.so\.1' || scripts/need-package libgl1 || true
 
 $(SERVERS)/transformers/.made: $(VENV)/.made constraints.txt
 	$(PYTHON) -m venv $(@D)

@@ -35,6 +35,7 @@ def tables() -> str:
         "judgments": types.judgments_schema(NIH),
         "answers": types.answers_schema(NIH),
         "film_answers": types.FILM_ANSWERS,
+        "film_checks": types.FILM_CHECKS,
         "skill": types.SKILL,
         "truth": types.TRUTH,
         "reviews": types.REVIEWS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import itertools
 import os
 import runpy
@@ -22,6 +23,7 @@ import psycopg
 import pytest
 
 from bpals.demo import make_demo
+from bpals.judges.lite0 import NEEDED, PACKAGE, build
 from bpals.judges.record import RecordJudge
 from bpals.judges.timeline import fold_of
 
@@ -86,6 +88,22 @@ def demo(tmp_path_factory):
     with (shared / "demo.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return make_demo(shared / "demo")
+
+
+@pytest.fixture(scope="session")
+def lite0(tmp_path_factory) -> Path:
+    """The default backbone, built once for all processes of a session; without its packages the test is skipped."""
+    lacking = [name for name in (*NEEDED, PACKAGE, "onnxruntime") if importlib.util.find_spec(name) is None]
+    if lacking:
+        pytest.skip(f"not installed: {', '.join(lacking)}")
+    here = tmp_path_factory.getbasetemp()
+    shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+    path = shared / "caches" / "bpals" / "lite0.onnx"
+    with (shared / "lite0.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            build(path)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from bpals.workspace import Workspace, sha256
 CLAIMS = 1_569_680
 COLUMNS = [
     "image_id", "finding", "says", "p_present", "trust", "trust_low", "trust_high", "agreement", "answered", "flag",
-    "reasons", "review_rank", "devices", "method",
+    "reasons", "review_rank", "devices", "film_checks", "method",
 ]  # fmt: skip
 FILES = {"images.parquet", "claims.parquet", "judgments/record.parquet", "signal.parquet", "report.html"}
 
@@ -42,7 +42,8 @@ def test_the_default_audit_gives_one_row_a_claim(signal):
     assert signal.select("image_id", "finding").is_unique().all()
     assert signal.columns == COLUMNS
     assert signal.schema == signal_schema(NIH.findings)
-    assert signal.null_count().row(0) == (0,) * len(COLUMNS)
+    assert signal["film_checks"].is_null().all()  # nobody looked at a film
+    assert signal.drop("film_checks").null_count().row(0) == (0,) * (len(COLUMNS) - 1)
     assert not signal.select(pl.selectors.float().is_nan().any()).row(0).count(True)
     assert signal["says"].value_counts(sort=True).rows() == [("absent", 1_488_504), ("present", 81_176)]
 

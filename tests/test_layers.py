@@ -20,6 +20,15 @@ LAYERS = [
         "concordance",
         "experts",
         "judging",
+        "filmchecks",
+        "probing",
+        "judgeorder",
+        "awayfilms",
+        "awayjudging",
+        "judgerun",
+        "merging",
+        "sealedparts",
+        "featureparts",
         "judgestatus",
         "lightbox",
         "comparing",
@@ -35,8 +44,8 @@ LAYERS = [
         "bench",
     },
     ROOMS,
-    {"workspaceledger", "ledger", "workspace", "sealedjudge", "registry", "testing"},
-    {"chronology", "durable", "ordering", "provenance", "tablefile", "csvtext", "tablewords"},
+    {"workspaceledger", "ledger", "workspace", "sealedjudge", "sealedfilms", "featurecache", "registry", "testing"},
+    {"chronology", "durable", "shard", "ordering", "provenance", "tablefile", "csvtext", "tablewords"},
     {"types", "errors", "findings", "version"},
 ]
 FLOOR = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
@@ -95,9 +104,10 @@ def test_the_nouns_import_nothing_above_them():
 
 
 def test_image_judges_cannot_reach_the_claims():
-    """Only the record judge, and the files that only it uses, may know what the dataset claims."""
+    """Only the record judge and the probe, and the files that they use, may know what the dataset claims."""
     judges = {name for name, module in TREE.items() if module.room == "judges"}
-    of_the_record = {"bpals.judges.record"} | (shape.reachable(GRAPH, "bpals.judges.record") & judges)
+    told = {"bpals.judges.record", "bpals.judges.probe"}
+    of_the_record = told | ({use for name in told for use in shape.reachable(GRAPH, name)} & judges)
     image_judges = judges - of_the_record - {"bpals.judges"}
     sighted = {name for name in judges if sees_claims(TREE[name])}
     assert not {name for name in image_judges if name in sighted}
@@ -108,7 +118,7 @@ def test_image_judges_cannot_reach_the_claims():
 
 def test_asking_a_judge_reads_no_claim():
     """judging.py brings judge and dataset together: it takes names of films and findings, and leaves the claims."""
-    assert not [name for name in ("bpals.judging", "bpals.lightbox") if sees_claims(TREE[name])]
+    assert not [name for name in ("bpals.judging", "bpals.lightbox", "bpals.filmchecks") if sees_claims(TREE[name])]
 
 
 def sees_claims(module):

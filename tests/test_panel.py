@@ -16,8 +16,9 @@ from bpals.judges.stub import StubJudge
 from bpals.panel import choose
 from bpals.score.resamples import Resampling
 from bpals.scoring import scorecard
+from bpals.sealedfilms import seal_films
 from bpals.testing import check_signal
-from bpals.types import FILM_ANSWERS, KIND, OUTCOME, answers_schema
+from bpals.types import FILM_ANSWERS, FILM_CHECKS, KIND, OUTCOME, answers_schema
 from bpals.workspace import Workspace
 
 TABLES = ("images.parquet", "claims.parquet", "judgments/record.parquet", "signal.parquet")
@@ -242,3 +243,19 @@ def test_the_command_restricts_the_judges(films, home, capsys):
     assert [entry["judge"] for entry in run["judges"]] == ["guess", "eye"]
     assert obey([*line, "--judges", "nobody"]) == 2
     assert "no judge is called 'nobody'" in capsys.readouterr().err
+
+
+def test_what_is_said_of_a_blank_film_counts_for_nothing(films, home):
+    """Who answers about a film that shows nothing is not heard there, and that is counted."""
+    _, dataset = films
+    saw = (dataset.images["image_id"].hash(1) % 3 != 0).arg_true()
+    blank, other = (dataset.images["image_id"][place] for place in (saw[0], saw[1]))
+    rows = [{"image_id": blank, "blank": True, "checks": ["blank"]}, {"image_id": other, "blank": False, "checks": []}]
+    table = pl.DataFrame([dict.fromkeys(FILM_CHECKS) | row for row in rows], schema=FILM_CHECKS)
+    seal_films(home.path, table, {})
+    panel, notices = choose(home, "eye").seat(dataset, None)
+    answered = panel.voices[0].answered
+    assert not answered[saw[0]].any()
+    assert answered[saw[1]].all()
+    assert panel.checks.column.to_list()[saw[0]] == ["blank"]
+    assert [(notice.code, notice.count) for notice in notices] == [("blank_films", 3)]

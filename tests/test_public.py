@@ -11,7 +11,7 @@ from bpals.version import VERSION
 PUBLIC = [
     "Draw", "Endpoint", "Order", "Run", "Worth", "__version__", "audit", "compare", "export_reviews",
     "import_reviews", "judge", "load_reviews", "load_signal", "mask", "next_reviews", "plan_rate", "rate",
-    "run_judge", "scorecard", "weights",
+    "run_judge", "run_probe", "scorecard", "weights",
 ]  # fmt: skip
 
 

@@ -11,6 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from bpals.judges.torchvisionops import mend_torchvision
+
+mend_torchvision()
+
 WORDS = ("Yes", "No", "yes", "no", "YES", "NO")
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<image>", "<boi>", "<eoi>", "<user>", "<model>")
 SIDE_PX = 56

@@ -17,6 +17,7 @@
     bpals.export_reviews("audit", "out.csv")     # every review, one row a read
 
     bpals.run_judge("table:scores.csv")          # an image judge, beside the one that reads the record
+    bpals.run_probe(images="films")              # one that learns to read films, on a CPU
     bpals.compare("mine", "record")              # where two judges differ, and who was right
 
 The functions are documented in docs/api.md, the words in docs/glossary.md.
@@ -37,8 +38,10 @@ from bpals.version import VERSION as __version__  # noqa: N811  the name that ev
 
 if TYPE_CHECKING:
     from bpals.comparing import compare
+    from bpals.judgeorder import Order
     from bpals.judges.endpoint import Endpoint
-    from bpals.judging import Order, run_judge
+    from bpals.judging import run_judge
+    from bpals.probing import run_probe
     from bpals.reviewfiles import export_reviews, import_reviews, load_reviews
 
 __all__ = [
@@ -60,18 +63,20 @@ __all__ = [
     "plan_rate",
     "rate",
     "run_judge",
+    "run_probe",
     "scorecard",
     "weights",
 ]
 
 _AT_USE = {
     "Endpoint": "bpals.judges.endpoint",
-    "Order": "bpals.judging",
+    "Order": "bpals.judgeorder",
     "compare": "bpals.comparing",
     "export_reviews": "bpals.reviewfiles",
     "import_reviews": "bpals.reviewfiles",
     "load_reviews": "bpals.reviewfiles",
     "run_judge": "bpals.judging",
+    "run_probe": "bpals.probing",
 }
 """Names that bring a database or an image library with them, and so are loaded when somebody asks for them."""
 

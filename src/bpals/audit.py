@@ -97,7 +97,8 @@ class Weighed:
     def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Write down what was read and decided, for `run.json`."""
         told = _record(values, self.dataset, self.signal, self.experts, self.notices)
-        return told | {"judges": self.chosen.entries(self.signal)}
+        films = None if self.chosen.films is None else self.chosen.films.record
+        return told | {"judges": self.chosen.entries(self.signal), "films": films}
 
     def write(self, staging: Staging) -> None:
         """Write the tables of the signal."""

@@ -18,7 +18,8 @@ from bpals.audit import audit
 from bpals.durable import write_durably
 from bpals.films.phantom import draw_phantom
 from bpals.findings import NIH
-from bpals.judging import Order, run_judge
+from bpals.judgeorder import Order
+from bpals.judging import run_judge
 from bpals.workspace import RUN
 
 Progress = Callable[[str, float], None]

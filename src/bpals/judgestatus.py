@@ -65,11 +65,15 @@ def _read(sealed: SealedJudge) -> dict[str, Any]:
     }
 
 
-def end_killed(ledger: Ledger) -> None:
-    """Write down which runs were killed; whoever calls this holds the lock, so that none of them can be alive."""
+def end_killed(ledger: Ledger, shard: str = "") -> None:
+    """Write down which runs were killed; whoever calls this holds the lock, so that none of them can be alive.
+
+    On PostgreSQL the lock is that of a shard, and those of the other shards may be.
+    """
     for card in ledger.cards():
         for run in ledger.runs(card["judge_id"]):
-            if run["state"] == "running":
+            ours = ledger.dialect == "sqlite" or run["plan"].get("shard", "") == shard
+            if run["state"] == "running" and ours:
                 ledger.end(run["run_id"], "killed", run["counts"])
 
 

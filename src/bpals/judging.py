@@ -12,20 +12,19 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import polars as pl
 
+from bpals.awayjudging import Job, ask_away, done_away
 from bpals.errors import JudgeError, Stopped, UsageError, WorkspaceError
-from bpals.films.prepare import Preparation
+from bpals.judgeorder import Order
+from bpals.judgerun import JudgeRun, ended, seal_asked
 from bpals.judges import controls
-from bpals.judges.drift import Drift, ask_again, measure
-from bpals.judges.endpoint import Endpoint
+from bpals.judges.drift import ask_again, measure
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.pace import Pace
 from bpals.judges.protocol import ChatJudge, ImageJudge
 from bpals.judges.run import Plan, ask_controls, lines, run
 from bpals.judges.selftest import Observed, selftest
@@ -34,11 +33,11 @@ from bpals.judges.waiting import wait_for
 from bpals.judgestatus import end_killed
 from bpals.ledger import Ledger
 from bpals.ledger.relay import for_a_run
-from bpals.lightbox import Lightbox, name_films, odd_films, open_lightbox
+from bpals.lightbox import Lightbox, Oddities, name_films, odd_films, open_lightbox
 from bpals.provenance import commit, packages
-from bpals.registry import find, parse_spec
+from bpals.registry import Spec, find, parse_spec
 from bpals.sealedjudge import check_judge_name
-from bpals.types import OUTCOME, Film, JudgeCard, Notice, Question
+from bpals.types import Film, JudgeCard, Notice, Question
 from bpals.workspace import Workspace
 from bpals.workspaceledger import ledger_of, remember_ledger
 
@@ -54,68 +53,11 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """How a judge is to be asked: everything beside who it is and where the films are."""
-
-    name: str = ""
-    """What it is called in the workspace; by default after its model."""
-    source: str | None = None
-    """The dataset, as in `bpals audit`; by default the one that the workspace remembers, or NIH."""
-    mapping: str | None = None
-    endpoints: tuple[Endpoint, ...] = ()
-    pace: Pace = field(default_factory=Pace)
-    preparation: Preparation = field(default_factory=Preparation)
-    limit_images: int | None = None
-    """Ask about that many films only, drawn at random: the same ones each time, and a larger number adds to them."""
-    require_all: bool = False
-    """Refuse to begin if a film of the dataset is missing."""
-    retry_failed: bool = False
-    verify: int = 0
-    """Ask at least that many stored questions again, whole films of them, and say how far the answers drift."""
-    seed: int = 0
-    ledger: str | None = None
-    """The address of a PostgreSQL ledger; by default the one that the workspace remembers, or a file of its own."""
-    workers: int | None = None
-    """Processes that read films; by default one a core, four at most."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What the judge's own kind takes: pack, layout, method, licence, device, card."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be done."""
-        if self.name:
-            check_judge_name(self.name)
-        if self.limit_images is not None and self.limit_images < 1:
-            raise UsageError(f"{self.limit_images} films cannot be asked about. Type: --limit-images 30")
-        if self.verify < 0:
-            raise UsageError(f"{self.verify} questions cannot be asked again. Type: --verify 20")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeRun:
-    """How asking a judge ended."""
-
-    name: str
-    card: JudgeCard
-    state: str
-    """done, interrupted, budget or verified; a run that had to stop raises Stopped."""
-    counts: Mapping[str, int]
-    """Each of the six outcomes -> pairs, over all runs of this judge here."""
-    films: int
-    why: str
-    """Why there is no answer, as the judge or the run says of the first pair without one; empty where all have one."""
-    sealed: Path | None
-    """The record of its sealed answers; none where it has not been asked about any film yet."""
-    tally: Tally | None = None
-    """What this run did; none where nothing had to be asked."""
-    drift: Drift | None = None
-    notices: tuple[Notice, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Desk:
     """Everything that one run works with."""
 
     home: Workspace
+    spec: Spec | None
     box: Lightbox
     ledger: Ledger
     wish: Order
@@ -134,7 +76,8 @@ def run_judge(
 ) -> JudgeRun:
     """Ask a judge about every film of the dataset, resumably, and seal its answers in the workspace."""
     home, wish = Workspace(workspace), order or Order()
-    if isinstance(judge, str) and (spec := parse_spec(judge)).kind == "table":
+    spec = parse_spec(judge) if isinstance(judge, str) else None
+    if spec is not None and spec.kind == "table":
         return _seal_table(home, (spec.target, spec.revision), wish, say)
     asked = _made(judge, wish)
     where = images if images is not None else home.remembered("images")
@@ -145,16 +88,21 @@ def run_judge(
     for notice in box.shelf.notices:
         say(notice.message)
     address = ledger_of(home, wish.ledger)
-    with for_a_run(address) as ledger:
+    part = str(wish.shard or "")
+    with for_a_run(address, part) as ledger:
         remember_ledger(home, address)
-        end_killed(ledger)
-        return _ask(asked, _Desk(home=home, box=box, ledger=ledger, wish=wish, watch=watch, say=say))
+        end_killed(ledger, part)
+        return _ask(asked, _Desk(home=home, spec=spec, box=box, ledger=ledger, wish=wish, watch=watch, say=say))
 
 
 def _made(judge: str | Judge, wish: Order) -> Judge:
     """Make the judge that a spec names; one that cannot be asked is refused before anything is read."""
     if isinstance(judge, str):
         spec = parse_spec(judge)
+        if spec.kind == "probe":
+            raise UsageError(
+                f"{judge} learns from the dataset's labels. Call bpals.run_probe, or bpals judge run {judge}"
+            )
         judge = find(spec.kind)(spec.target, spec.revision, **wish.options)
     elif wish.options:
         raise UsageError(f"{', '.join(wish.options)}: options are for a spec. Give them to the judge itself")
@@ -171,7 +119,9 @@ def _ask(judge: Judge, desk: _Desk) -> JudgeRun:
     wish, ledger, box = desk.wish, desk.ledger, desk.box
     drawn = box.draw(wish.limit_images, wish.seed)
     questions = tuple(judge.questions(box.films.vocabulary))
+    # Of all shards alike, so that each shows the same controls.
     first = box.first(drawn)
+    drawn = [image_id for image_id in drawn if wish.shard is None or wish.shard.holds(image_id)]
     if isinstance(judge, OpenAIJudge):
         judge = _tried(judge, first, questions, desk)
     card = _named(judge.card, desk)
@@ -192,6 +142,7 @@ def _ask(judge: Judge, desk: _Desk) -> JudgeRun:
             "seed": wish.seed,
             "films_before": len(done),
             "films": len(done.keys() | todo),
+            **({"shard": str(wish.shard)} if wish.shard else {}),
         },
         environment={"packages": packages(), "commit": commit()[0]},
         model=_served_model(ledger, judge_id),
@@ -200,11 +151,11 @@ def _ask(judge: Judge, desk: _Desk) -> JudgeRun:
         return _verify(judge, desk, plan, card)
     spent = _ask_controls(judge, desk, plan, first)
     try:
-        state, tally, notices = _run(judge, desk, plan, todo, spent)
+        state, tally, notices = _run(judge, desk, plan, todo, spent, first)
     except (Stopped, JudgeError):
-        _seal(desk, judge_id, card, "stopped")
+        _seal(desk, card, "stopped")
         raise
-    sealed = _seal(desk, judge_id, card, state)
+    sealed = _seal(desk, card, state)
     return replace(sealed, tally=tally, notices=(*sealed.notices, *notices))
 
 
@@ -226,12 +177,12 @@ def _tried(judge: OpenAIJudge, films: Sequence[Film], questions: Sequence[Questi
 
 def _named(card: JudgeCard, desk: _Desk) -> JudgeCard:
     """Give the judge its name in this workspace; how films are prepared is part of who it is."""
-    name = desk.wish.name or _slug(card.judge)
-    _refuse_taken(desk.home, name, card.engine)
+    name = desk.wish.name or slug(card.judge)
+    refuse_taken(desk.home, name, card.engine)
     return replace(card, judge=name, preparation={**card.preparation, **desk.wish.preparation.as_dict()})
 
 
-def _refuse_taken(home: Workspace, name: str, engine: str) -> None:
+def refuse_taken(home: Workspace, name: str, engine: str) -> None:
     """Refuse the name of a table to a judge that is asked, and the other way round; the ledger sees to the rest."""
     check_judge_name(name)
     try:
@@ -265,16 +216,22 @@ def _ask_controls(judge: Judge, desk: _Desk, plan: Plan, films: Sequence[Film]) 
 
 
 def _run(
-    judge: Judge, desk: _Desk, plan: Plan, todo: Sequence[str], spent: int
+    judge: Judge, desk: _Desk, plan: Plan, todo: Sequence[str], spent: int, first: Sequence[Film]
 ) -> tuple[str, Tally | None, Sequence[Notice]]:
     """Ask about the films that are still to be asked about; what is odd about them is said at the end."""
     budget = plan.pace.budget_tokens
     if not todo or (budget is not None and spent >= budget):
         return "budget" if todo else "done", None, ()
     left = plan.pace if budget is None else replace(plan.pace, budget_tokens=budget - spent)
-    with desk.box.read(todo, workers=desk.wish.workers) as reading:
-        tally = run(judge, reading, desk.ledger, replace(plan, pace=left), watch=desk.watch)
-    notices = odd_films(reading, tally.changed_films)
+    plan = replace(plan, pace=left)
+    films: Oddities
+    if desk.wish.engine is not None:
+        job = Job(judge=judge, spec=desk.spec, options=desk.wish.options, plan=plan, ledger=desk.ledger, trial=first)
+        tally, films = ask_away(desk.wish.engine, job, desk.box, todo, desk.watch)
+    else:
+        with desk.box.read(todo, workers=desk.wish.workers) as reading:
+            tally, films = run(judge, reading, desk.ledger, plan, watch=desk.watch), reading
+    notices = odd_films(films, tally.changed_films)
     # The self-test has already said what a run would warn of: another model's name.
     warnings = () if isinstance(judge, OpenAIJudge) else tally.warnings
     for sentence in (*(notice.message for notice in notices), *warnings):
@@ -299,64 +256,28 @@ def _verify(judge: Judge, desk: _Desk, plan: Plan, card: JudgeCard) -> JudgeRun:
     drift = measure(before, [reply for image_id in sorted(films) for reply in again[image_id]])
     desk.ledger.note_observed(plan.judge_id, {"drift": drift.as_dict()})
     state = next((str(each["state"]) for each in reversed(desk.ledger.runs(plan.judge_id))), "done")
-    return replace(_seal(desk, plan.judge_id, card, state), state="verified", drift=drift)
+    return replace(_seal(desk, card, state), state="verified", drift=drift)
 
 
-def _seal(desk: _Desk, judge_id: int, card: JudgeCard, state: str) -> JudgeRun:
-    """Seal everything that the judge has said so far, if it has said anything."""
-    observed = next(each["observed"] for each in desk.ledger.cards() if each["judge_id"] == judge_id)
-    drift = observed.pop("drift", None)
-    whole, films = replace(card, observed=observed), desk.box.films
-    answers, said = desk.ledger.judgments(judge_id, films.vocabulary), desk.ledger.film_answers(judge_id)
-    extra = {
-        "dataset": films.dataset,
-        "state": state,
-        "offsets": _offsets(desk.ledger, judge_id),
-        "tally": desk.ledger.counts(judge_id),
-        "drift": drift,
-    }
-    sealed = None
-    if answers.height:
-        sealed = desk.home.seal_judge(whole.judge, whole.as_dict(), answers, said if said.height else None, extra)
-    return _ended(whole, state, answers, sealed, desk.box.shelf.notices)
-
-
-def _ended(
-    card: JudgeCard, state: str, answers: pl.DataFrame, sealed: Path | None, notices: tuple[Notice, ...]
-) -> JudgeRun:
-    counted = dict(answers["outcome"].cast(pl.String).value_counts().iter_rows())
-    return JudgeRun(
-        name=card.judge,
-        card=card,
-        state=state,
-        counts={outcome: counted.get(outcome, 0) for outcome in OUTCOME.categories},
-        films=answers["image_id"].n_unique(),
-        why=str(answers["why"].drop_nulls().head(1).to_list()[0]) if answers["why"].count() else "",
-        sealed=sealed,
-        notices=notices,
-    )
-
-
-def _offsets(ledger: Ledger, judge_id: int) -> dict[str, list[float | None]]:
-    """Give the judge's answer without a film, subject by subject, where it answered both polarities."""
-    found = controls.offsets(ledger.replies(judge_id, control=True))
-    return {subject: both for subject, both in found.items() if None not in both}
+def _seal(desk: _Desk, card: JudgeCard, state: str) -> JudgeRun:
+    return seal_asked(desk.home, desk.box.films, desk.ledger, card, state, desk.box.shelf.notices)
 
 
 def _seal_table(home: Workspace, file: tuple[str, str], wish: Order, say: Say) -> JudgeRun:
     """Seal scores that were computed elsewhere."""
     films = name_films(home, wish.source, wish.mapping)
-    scores = find("table")(*file, films.vocabulary, films.image_ids, **wish.options)
+    read = partial(find("table"), *file, films.vocabulary, films.image_ids, **wish.options)
+    scores = read() if wish.engine is None else done_away(wish.engine, read)
     for notice in scores.notices:
         say(notice.message)
-    card = replace(scores.card, judge=wish.name or _slug(scores.card.judge))
-    _refuse_taken(home, card.judge, card.engine)
+    card = replace(scores.card, judge=wish.name or slug(scores.card.judge))
+    refuse_taken(home, card.judge, card.engine)
     answers = scores.table.with_columns(judge=pl.lit(card.judge))
     extra = {"dataset": films.dataset, "state": "done"}
     sealed = home.seal_judge(card.judge, card.as_dict(), answers, None, extra)
-    return _ended(card, "done", answers, sealed, tuple(scores.notices))
+    return ended(card, "done", answers, sealed, tuple(scores.notices))
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
     """Make a name for a file out of a model's: Qwen2.5-VL-7B-Instruct is qwen2.5-vl-7b-instruct."""
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:80] or "judge"

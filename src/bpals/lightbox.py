@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from bpals.audit import load_source
 from bpals.errors import UsageError
@@ -37,6 +39,22 @@ class Named:
     dataset: str
     vocabulary: Vocabulary
     image_ids: tuple[str, ...]
+
+
+class Oddities(Protocol):
+    """Films that were read, here or elsewhere, and what was odd about them."""
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What is odd about them taken together."""
+
+    @property
+    def notes(self) -> Counter[str]:
+        """How many had each note of `prepare.NOTES`."""
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How many were refused for each reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +121,7 @@ def open_lightbox(
     return Lightbox(films=films, images=path, shelf=shelf, preparation=preparation)
 
 
-def odd_films(reading: Reading, changed: int) -> list[Notice]:
+def odd_films(reading: Oddities, changed: int) -> list[Notice]:
     """Count the films of a run that were unlike the others."""
     odd = [
         *reading.notices,

@@ -14,8 +14,10 @@ from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges import timeline
 from bpals.judges.record import RecordJudge
 from bpals.score.skill import Scores, Yardstick
+from bpals.sealedfilms import SealedFilms, open_films
 from bpals.sealedjudge import ALL_JUDGES, RECORD_JUDGE, SealedJudge
 from bpals.signal.devices import Asked, read_devices
+from bpals.signal.filmchecks import read_checks
 from bpals.signal.pairs import Matrix
 from bpals.signal.soundness import sound
 from bpals.signal.trust import Signal
@@ -36,16 +38,21 @@ class Chosen:
     record: RecordJudge | None
     sealed: tuple[SealedJudge, ...]
     notices: tuple[Notice, ...] = ()
+    films: SealedFilms | None = None
+    """What was found out about the films themselves; None where nobody looked at them."""
 
     def seat(self, dataset: Dataset, reference: Reference | None) -> tuple[Panel, list[Notice]]:
         """Read what the sealed judges say of this dataset; what they say of others is counted."""
         voices, asked, notices = [], [], list(self.notices)
         for judge in self.sealed:
             here, foreign = _of_dataset(judge.name, _columns(judge, judge.answers(), ANSWER), dataset)
+            here, nothing = self._of_shown(judge.name, here)
             heard, strange = sound(judge.name, here)
-            notices += [*foreign, *strange]
+            notices += [*foreign, *nothing, *strange]
             voice = hear(judge.name, heard, dataset.images, dataset.vocabulary.findings)
-            voices.append(replace(voice, kin=str(judge.card.get("model") or "")))
+            told = judge.card.get("trained_on_target") == "yes" and not judge.card.get("held_out")
+            voices.append(replace(voice, kin=str(judge.card.get("model") or ""), told=told))
+            notices += [_was_told(judge.name)] if told else []
             if (films := judge.film_answers()) is not None:
                 said = _columns(judge, films.rename({"topic": "finding"}, strict=False), ANSWER)
                 heard, strange = sound(judge.name, said)
@@ -56,8 +63,20 @@ class Chosen:
             measure=_measure(Yardstick.of(dataset.images, reference)),
             fold=self._fold(dataset.images),
             devices=read_devices(dataset.images, asked),
+            checks=None if self.films is None else read_checks(dataset.images, self.films.table),
         )
         return panel, notices
+
+    def _of_shown(self, judge: str, answers: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
+        """Leave out what is said of films that show nothing: it is no evidence."""
+        if self.films is None:
+            return answers, []
+        blank = self.films.table.filter(pl.col("blank")).select("image_id")
+        kept = answers.join(blank, on="image_id", how="anti", maintain_order="left")
+        if kept.height == answers.height:
+            return answers, []
+        told = "films that show nothing"
+        return kept, [_passed_over("blank_films", judge, answers.height - kept.height, answers.height, told)]
 
     def _fold(self, images: pl.DataFrame) -> Ints:
         """Give the record judge's fold of each film; without a record judge all films are in one."""
@@ -83,17 +102,18 @@ class Chosen:
 def choose(home: Workspace, wanted: str | Sequence[str]) -> Chosen:
     """Find the judges that are asked for by name; `all` are the record judge and every sealed one."""
     names = [name.strip() for name in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
-    names = list(dict.fromkeys(filter(None, names)))
+    names, films = list(dict.fromkeys(filter(None, names))), open_films(home.path)
     if not names:
         raise UsageError(f"--judges names no judge. Type: --judges {RECORD_JUDGE}, or leave it out to use all")
     if names == [ALL_JUDGES]:
-        return Chosen(record=RecordJudge(), sealed=tuple(home.judges()), notices=tuple(_unsealed(home)))
+        sealed = tuple(home.judges())
+        return Chosen(record=RecordJudge(), sealed=sealed, notices=tuple(_unsealed(home)), films=films)
     known = [RECORD_JUDGE, *home.judge_names()]
     for name in names:
         if name not in known:
             raise UnknownName.of("judge", name, known, where=f"--judges, in {home.path}")
     sealed = tuple(home.judge(name) for name in names if name != RECORD_JUDGE)
-    return Chosen(record=RecordJudge() if RECORD_JUDGE in names else None, sealed=sealed)
+    return Chosen(record=RecordJudge() if RECORD_JUDGE in names else None, sealed=sealed, films=films)
 
 
 def without_signal(signal: Signal, findings: Sequence[str]) -> list[Notice]:
@@ -106,6 +126,14 @@ def without_signal(signal: Signal, findings: Sequence[str]) -> list[Notice]:
         message = f"{judge} has no signal for {which}: there it does not move the trust"
         notices.append(Notice(code="no_signal", count=len(none), message=message))
     return notices
+
+
+def _was_told(judge: str) -> Notice:
+    message = (
+        f"{judge} was trained on the labels that it judges, as its card says: it may repeat them, so it weighs half. "
+        "If the patients here were kept out of its training, say held_out in its card"
+    )
+    return Notice(code="trained_on_target", count=1, message=message)
 
 
 def _measure(yardstick: Yardstick) -> Measure:

@@ -51,6 +51,54 @@ SPECS: Mapping[str, Kind] = {
         extra="torch",
         packages=("torch", "transformers"),
     ),
+    "xrv": Kind(
+        form="xrv:FILE[@SHA256]",
+        what="weights of TorchXRayVision: DenseNet-121 of 18 targets",
+        where="bpals.judges.checkpoint:open_xrv",
+        extra="xrv",
+        packages=("torch", "torchvision"),
+        names_file=True,
+    ),
+    "chexnet": Kind(
+        form="chexnet:FILE[@SHA256]",
+        what="a CheXNet checkpoint: DenseNet-121 of NIH's 14 findings, also saved by an old torch",
+        where="bpals.judges.checkpoint:open_chexnet",
+        extra="xrv",
+        packages=("torch", "torchvision"),
+        names_file=True,
+    ),
+    "densenet121": Kind(
+        form="densenet121:FILE[@SHA256]",
+        what="a DenseNet-121 of your own, as torchvision has it",
+        where="bpals.judges.checkpoint:open_densenet121",
+        extra="xrv",
+        packages=("torch", "torchvision"),
+        names_file=True,
+    ),
+    "resnet50": Kind(
+        form="resnet50:FILE[@SHA256]",
+        what="a ResNet-50 of your own, as torchvision has it",
+        where="bpals.judges.checkpoint:open_resnet50",
+        extra="xrv",
+        packages=("torch", "torchvision"),
+        names_file=True,
+    ),
+    "onnx": Kind(
+        form="onnx:FILE[@SHA256]",
+        what="any classifier as ONNX, with a recipe of its labels (--recipe FILE.toml); no torch",
+        where="bpals.judges.checkpoint:open_onnx",
+        extra="probe",
+        packages=("onnxruntime",),
+        names_file=True,
+    ),
+    "probe": Kind(
+        form="probe:[BACKBONE]",
+        what="a linear probe on a frozen backbone: lite0 (the default), FILE.onnx, timm:NAME or hf:MODEL; on a CPU",
+        where="bpals.judges.backbone:open_backbone",
+        extra="probe",
+        packages=("onnxruntime",),
+        names_file=True,
+    ),
     "table": Kind(
         form="table:FILE[@NAME]",
         what="scores computed elsewhere: CSV or Parquet",
@@ -71,7 +119,7 @@ SPECS: Mapping[str, Kind] = {
 }
 """The kinds that come with bpals."""
 
-MEANT = {".py": "python", **dict.fromkeys((".csv", ".gz", ".tsv", ".parquet"), "table")}
+MEANT = {".py": "python", ".onnx": "onnx", **dict.fromkeys((".csv", ".gz", ".tsv", ".parquet"), "table")}
 """What is meant where a file is typed alone."""
 
 

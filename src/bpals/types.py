@@ -98,6 +98,36 @@ FILM_ANSWERS = pl.Schema(
 )
 """What an image judge says of the film itself, not of a finding: one row a film and topic."""
 
+FILM_CHECKS = pl.Schema(
+    {
+        "image_id": pl.String(),
+        "sha256": pl.String(),  # of the file's bytes; null where the film was refused
+        "width_px": pl.Int64(),
+        "height_px": pl.Int64(),
+        "refused": pl.String(),  # why it could not be looked at, in one word; null where it could
+        "blank": pl.Boolean(),
+        "one_grey": pl.Float64(),  # share of the film, at 32 x 32, that lies within 9 neighbouring greys
+        "inverted": pl.Boolean(),
+        "inverted_score": pl.Float64(),  # above 0: more like inverted copies of other patients' films
+        "turned": pl.Int64(),  # degrees anticlockwise by which it lies turned: 0, 90, 180 or 270
+        "turned_score": pl.Float64(),
+        "cropped": pl.Boolean(),
+        "cropped_score": pl.Float64(),
+        "lateral": pl.Boolean(),  # by its DICOM tag; null where there is none
+        "unlike": pl.Float64(),  # how far it lies outside what the other films share; 1 is usual
+        "view": pl.String(),  # as recorded, where it is AP or PA
+        "view_score": pl.Float64(),  # by its pixels: 0 is the median of the films recorded as PA, 1 of those as AP
+        "view_marked": pl.String(),  # by the markers that OCR read
+        "near_duplicate_of": pl.String(),  # the film most like it, where they are one exposure
+        "near_duplicate_r": pl.Float64(),  # correlation of the two at 32 x 32
+        "same_patient": pl.Boolean(),  # whether the dataset gives both to one patient
+        "text": pl.Boolean(),  # text is burnt in beside the usual markers: by its DICOM tag, or by OCR; null if unknown
+        "markers": pl.List(pl.String),  # usual markers that OCR read, such as PORTABLE; null where it was not asked
+        "checks": pl.List(pl.String),  # the checks that fired: blank, inverted, turned, cropped, ...
+    }
+)
+"""What is odd about the films themselves: one row a film that was looked at. Null is not known."""
+
 SKILL = pl.Schema(
     {
         "judge": pl.String,
@@ -152,6 +182,7 @@ def signal_schema(findings: tuple[str, ...]) -> pl.Schema:
             "reasons": pl.List(pl.String),
             "review_rank": pl.Int64(),
             "devices": DEVICES,
+            "film_checks": pl.List(pl.String),  # null where nobody looked at the film
             "method": pl.String(),
         }
     )
@@ -245,6 +276,8 @@ class JudgeCard:
     trained_on_target: Trained = "unknown"
     evidence: str = ""
     """How we know whether it was trained on the labels it judges."""
+    held_out: bool = False
+    """True where it was trained on these labels, but of no patient that it judges: cross-fitted, or a split apart."""
     licence: str = "unknown"
     commercial_use: Trained = "unknown"
     """Whether its licence allows commercial use; `no` keeps it out of commercial editions."""

@@ -36,11 +36,9 @@ def test_the_live_line_says_all_that_counts():
 
 
 def test_the_live_line_before_the_first_reply():
-    """Nothing is divided by nothing, and no time is promised."""
-    assert (
-        line_of(Snapshot(films_all=3))
-        == "0/3 films | 0.0 pairs/s | 0/0 in flight | p50 0.00 s p95 0.00 s | 0% cached | 0 tokens"
-    )
+    """Nothing is divided by nothing, no time is promised, and what there is none of is left out."""
+    assert line_of(Snapshot(films_all=3)) == "0/3 films"
+    assert line_of(Snapshot(films_all=3, limit=64)) == "0/3 films | 0/64 in flight"
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ from bpals.films.prepare import Preparation, prepare
 from bpals.films.worker import pack, unpack
 from bpals.types import Refusal
 
+WORK = Preparation()
+
 
 def test_what_is_packed_comes_back(film):
     """A film with its notes, and a refusal."""
-    for outcome in (prepare(film(), Preparation()), Refusal(code="blank", message="every pixel has the same grey")):
-        assert unpack(pack(outcome)) == outcome
+    for outcome in (prepare(film(), WORK), Refusal(code="blank", message="every pixel has the same grey")):
+        assert unpack(WORK, pack(WORK, outcome)) == outcome
 
 
 @settings(max_examples=200, derandomize=True, deadline=5000)
@@ -28,7 +30,7 @@ def test_what_is_packed_comes_back(film):
 def test_an_answer_that_no_sound_worker_gives_is_known_as_such(reply):
     """F24: no exception outside the list, for which the worker is replaced."""
     try:
-        unpack(reply)
+        unpack(WORK, reply)
     except GARBLED:
         return
 
@@ -36,7 +38,7 @@ def test_an_answer_that_no_sound_worker_gives_is_known_as_such(reply):
 def test_an_answer_without_an_end_is_known_as_such():
     """F24: a hundred thousand brackets."""
     with pytest.raises(GARBLED):
-        unpack((100_000).to_bytes(4, "little") + b"[" * 100_000)
+        unpack(WORK, (100_000).to_bytes(4, "little") + b"[" * 100_000)
 
 
 def test_a_missing_package_stops_the_run_with_the_line_to_type(tmp_path):

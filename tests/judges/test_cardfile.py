@@ -42,6 +42,7 @@ def test_one_card_can_speak_of_several_judges(tmp_path):
         ("revision = 3\n", "revision = 3 is no text. Put it in quotes"),
         ('trained_on_target = "maybe"\n', "no trained_on_target is called 'maybe'"),
         ('trained_on_target = "yes"\n', "nothing says how you know. Add: evidence"),
+        ('held_out = "perhaps"\n', "no held_out is called 'perhaps'"),
         ('[mine]\nlicens = "MIT"\n', "'licens'"),
     ],
 )

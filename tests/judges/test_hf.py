@@ -669,3 +669,13 @@ except JudgeError as error:
     said = in_another_process(code, models / "llava", path=[tmp_path])
     assert "needs a torchvision that fits this torch" in said
     assert "pip uninstall torchvision" in said
+
+
+def test_a_torchvision_for_cuda_is_survived(models):
+    """Whichever build is installed beside torch, a model is opened in a process that has done nothing about it."""
+    code = """
+import sys
+from bpals.judges.hf import open_hf
+print(open_hf(sys.argv[1]).card.kind)
+"""
+    assert in_another_process(code, models / "clip") == "image\n"

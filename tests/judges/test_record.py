@@ -275,7 +275,7 @@ def test_progress_grows_and_the_card_says_who_answers():
     assert told == [0.0, 0.2, 0.4, 0.6, 0.8]
     card = RecordJudge().card
     assert card.kind == "record"
-    assert card.trained_on_target == "yes"
+    assert (card.trained_on_target, card.held_out) == ("yes", True)
     assert card.settings["networks"] == RecordJudge().networks
     assert card.fingerprint == RecordJudge().card.fingerprint
     others = [RecordJudge(seed=1), RecordJudge(folds=4), RecordJudge(training=Training(epochs=1))]

@@ -223,6 +223,11 @@ def test_the_card_stands_beside_the_file_or_is_named(scores, tmp_path):
     assert (card.judge, card.model, card.revision, card.licence) == ("net", "n", "r", "MIT")
     assert (card.commercial_use, card.trained_on_target, card.evidence) == ("yes", "yes", "paper")
     assert set(scored.table["judge"]) == {"net"}
+    assert not card.held_out
+    (tmp_path / "apart.toml").write_text(f'{text}held_out = "yes"\n')
+    apart = scores(WIDE, card=tmp_path / "apart.toml").card
+    assert apart.held_out
+    assert apart.fingerprint == card.fingerprint
     (tmp_path / "other.toml").write_text(text.replace("net", "other"))
     assert scores(WIDE, card=tmp_path / "other.toml").card.judge == "other"
 

@@ -96,6 +96,7 @@ def make_signal(dataset, seed=0):
             "reasons": pl.Series([[against], [against, alone]]).gather(np.arange(n) % 2),
             "review_rank": (-doubt).rank("ordinal").cast(pl.Int64),
             "devices": pl.Series(["unknown"] * n, dtype=DEVICES),
+            "film_checks": pl.Series([None], dtype=pl.List(pl.String)).new_from_index(0, n),
             "method": pl.Series(["record-1"] * n, dtype=pl.String),
         },
         schema=signal_schema(dataset.vocabulary.findings),

@@ -24,11 +24,18 @@ def test_a_judge_is_told_in_full(small):
     assert third[4:] == ("—", "—", "too few to tell", "—")
 
 
+def test_a_judge_that_was_told_the_labels_is_told_from_one_that_was_told_others(small):
+    """Trained on these labels it weighs less; of other patients only, it does not."""
+    told, apart = judges([small.judge() | {"trained_on_target": "yes", "held_out": held} for held in (False, True)])
+    assert told.trained.startswith("It was trained on these labels, so it weighs less: ")
+    assert apart.trained.startswith("It was trained on these labels, but of other patients only: ")
+
+
 def test_what_a_record_leaves_out_is_shown_as_left_out():
     """An audit of an older bpals, or a card with holes, still has a page."""
     (judge,) = judges([{"judge": "old", "kind": "image"}])
     assert (judge.answered, judge.signal, judge.weight, judge.skill) == ("—", "—", "—", ())
-    assert judge.trained == "Whether it was trained on these labels is not known."
+    assert judge.trained == "Whether it was trained on these labels is not known; it weighs as if it was not."
     assert judge.title == "image judge, version not stated, licence not stated"
     assert judges([]) == ()
 

@@ -93,7 +93,7 @@ def seen():
 def panel():
     """Seat judges, a table of answers each; `heeded` names the findings on which one has a signal, by default all."""
 
-    def panel(dataset, *tables, heeded=None, fold=None, asked=()):
+    def panel(dataset, *tables, heeded=None, fold=None, asked=(), checks=None):
         def measure(judge, findings, _given, _states):
             told = (heeded or {}).get(judge, findings)
             rows = [(judge, name, "claims", 9, 3, 0.8, 0.7, 0.9, name in told) for name in findings]
@@ -105,6 +105,7 @@ def panel():
             measure=measure,
             fold=np.zeros(dataset.images.height, dtype=np.int64) if fold is None else fold,
             devices=read_devices(dataset.images, asked),
+            checks=checks,
         )
 
     return panel

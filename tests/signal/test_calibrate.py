@@ -68,7 +68,8 @@ def with_claim(z, claim):
 
 def fit(topic, context):
     """Calibrate the finding, alone."""
-    return calibrate.calibrate(topic, context, School(topics=[topic], common=context.common))
+    school = School(topics=[topic], common=context.common)
+    return calibrate.calibrate(topic, calibrate.chooser(topic, context, school))
 
 
 def reviewed_as(topic, **changed):

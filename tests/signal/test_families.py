@@ -11,9 +11,9 @@ from bpals.signal.pairs import sigmoid
 from bpals.signal.voices import Voice
 
 
-def voice(judge, evidence, kin=""):
+def voice(judge, evidence, kin="", *, told=False):
     """A judge that says so."""
-    return Voice(judge=judge, p_present=sigmoid(evidence), evidence=evidence, kin=kin)
+    return Voice(judge=judge, p_present=sigmoid(evidence), evidence=evidence, kin=kin, told=told)
 
 
 def standard(values):
@@ -71,6 +71,23 @@ def test_the_same_evidence_under_a_second_name_is_heard_once():
     assert found.votes == {"a": 0.5, "b": 0.5, "c": 1.0}
     assert found.heads == {"a": "a", "b": "a", "c": "c"}
     assert families([voice("a", one), voice("b", one)]).effective == pytest.approx(1)
+
+
+def test_who_was_told_the_labels_is_no_kin_of_who_was_not():
+    """However alike they speak, and of one model too; those that were told are kin of one another."""
+    one, other = alike(0.9)
+    assert members(families([voice("a", one, told=True), voice("b", other)])) == {("a",), ("b",)}
+    assert members(families([voice("a", one, "net@1", told=True), voice("b", other, "net@1")])) == {("a",), ("b",)}
+    assert members(families([voice("a", one, told=True), voice("b", other, told=True)])) == {("a", "b")}
+
+
+def test_of_two_names_for_the_same_answers_one_that_admits_it_was_told_is_enough():
+    """Whichever name comes first."""
+    one, _ = alike(0.9)
+    for first in (True, False):
+        found = families([voice("a", one, told=first), voice("b", one.copy(), told=not first)])
+        assert [[each.told for each in family] for family in found.members] == [[True]]
+        assert found.names == {"a": ("a", "b")}
 
 
 def test_a_twin_is_found_where_too_few_pairs_are_answered_to_correlate():

@@ -108,3 +108,60 @@ def test_a_whisper_is_not_heard(films):
     done = pool([says(z), says(whisper)], state, dealt)
     assert not done.done.any()
     assert done.weights == pytest.approx([0, 0])
+
+
+@pytest.fixture
+def three(films):
+    """A record and two image judges, of which the last repeats the claims loudly."""
+    z, state, dealt = films
+    draw = np.random.default_rng(3)
+    honest, echo = z + draw.normal(0, 1, FILMS), 4 * (2 * state - 1) + draw.normal(0, 1, FILMS)
+    return [says(z), says(honest), says(echo)], state, dealt
+
+
+def test_a_witness_that_was_told_weighs_half_of_what_the_others_do_at_most(three):
+    """However far its logits vary; unaware of it, the pool would hear nobody else."""
+    witnesses, state, dealt = three
+    plain = pool(witnesses, state, dealt)
+    aware = pool(witnesses, state, dealt, np.array([False, False, True]))
+    assert plain.weights[2] > 0.5
+    assert aware.weights[2] == pytest.approx(aware.weights[:2].max() / 2, rel=0.05)
+    assert aware.weights.sum() == pytest.approx(1)
+    assert aware.said[2].std() == pytest.approx(aware.said[:2].std(axis=1).max(), rel=0.05)
+
+
+def test_a_witness_that_was_told_and_hardly_varies_weighs_half(films):
+    """Its logits are as they were."""
+    z, state, dealt = films
+    plain = pool([says(z), says(z / 2)], state, dealt)
+    aware = pool([says(z), says(z / 2)], state, dealt, np.array([False, True]))
+    assert plain.weights == pytest.approx([4 / 5, 1 / 5])
+    assert aware.weights == pytest.approx([8 / 9, 1 / 9])
+    assert aware.said[1] == pytest.approx(z / 2)
+
+
+def test_a_witness_that_was_told_and_is_alone_is_all_there_is(films):
+    """There is nothing to measure it by."""
+    z, state, dealt = films
+    silent = says(np.full(FILMS, np.nan))
+    alone = pool([silent, says(z)], state, dealt)
+    told = pool([silent, says(z)], state, dealt, np.array([False, True]))
+    assert told.weights == pytest.approx([0, 1])
+    assert told.z == pytest.approx(alone.z, abs=1e-9)
+
+
+def test_where_nobody_was_told_not_a_bit_changes(three):
+    """Saying so of nobody is saying nothing."""
+    witnesses, state, dealt = three
+    one, other = pool(witnesses, state, dealt), pool(witnesses, state, dealt, np.zeros(3, dtype=bool))
+    assert np.array_equal(one.z, other.z)
+    assert np.array_equal(one.weights, other.weights)
+
+
+def test_what_each_witness_says_is_kept_apart(films):
+    """Film by film, in the order of the films; NaN where it is silent."""
+    z, state, dealt = films
+    silent = np.where(np.arange(FILMS) % 2 == 0, np.nan, z + 2)
+    done = pool([says(z), says(silent)], state, dealt)
+    assert done.said[0] == pytest.approx(z)
+    assert np.array_equal(done.said[1], silent, equal_nan=True)

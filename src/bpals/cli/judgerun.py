@@ -5,30 +5,37 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bpals.cli.liveline import LiveLine
-from bpals.errors import UsageError
+from bpals.errors import UnknownName, UsageError
 from bpals.films.prepare import Preparation
+from bpals.judgeorder import Order
+from bpals.judgerun import JudgeRun
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
-from bpals.judging import JudgeRun, Order, run_judge
+from bpals.judges.rayengine import RayEngine
+from bpals.judging import run_judge
+from bpals.probing import run_probe
 from bpals.registry import parse_spec
+from bpals.shard import Shard
 
 KEY = "BPALS_API_KEY"
 ASKS = "How it is asked"
 SERVER = "The endpoint"
 LOCAL = "A model in this process"
 RUN = "The run"
+AWAY = "More than one process or machine"
 
 
 def run(  # noqa: PLR0913  an option of the command is a parameter
     context: typer.Context,
     spec: Annotated[
-        str, typer.Argument(metavar="SPEC", help="openai:MODEL, hf:MODEL, table:FILE@NAME, python:FILE.py.")
+        str, typer.Argument(metavar="SPEC", help="openai:MODEL, hf:MODEL, xrv:FILE, table:FILE@NAME, python:FILE.py.")
     ],
     images: Annotated[
         Path | None,
@@ -87,8 +94,24 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
     card: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="The card of a table.", rich_help_panel=ASKS)
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.toml",
+            help="What a classifier's outputs mean and how it is shown a film.",
+            rich_help_panel=LOCAL,
+        ),
+    ] = None,
+    ocr: Annotated[
+        bool,
+        typer.Option("--ocr", help="Read what is written on each film too: half a second each.", rich_help_panel=LOCAL),
+    ] = False,
     limit_images: Annotated[
         int | None, typer.Option(min=1, help="Ask about N films, drawn at random.", rich_help_panel=RUN)
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Ask about part I of N of the films, by their names.", rich_help_panel=RUN),
     ] = None,
     budget_tokens: Annotated[
         int | None, typer.Option(min=1, help="Stop when so many are spent.", rich_help_panel=RUN)
@@ -112,13 +135,24 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
         ),
     ] = 0,
     seed: Annotated[int, typer.Option(help="Where the order of the films starts.", rich_help_panel=RUN)] = 0,
+    engine: Annotated[
+        str, typer.Option(metavar="here|ray", help="Who asks: this process, or workers of Ray.", rich_help_panel=AWAY)
+    ] = "here",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT|auto", help="A running cluster; else one is started.", rich_help_panel=AWAY),
+    ] = None,
+    ray_workers: Annotated[
+        int | None, typer.Option(min=1, help="Workers; by default one a core of this machine.", rich_help_panel=AWAY)
+    ] = None,
+    ray_gpus: Annotated[float, typer.Option(min=0, help="GPUs that each worker holds.", rich_help_panel=AWAY)] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, for a program.")] = False,
 ) -> None:
     """Ask a judge about every film of the dataset; kill it when you like, the same command goes on."""  # fmt: skip
     _refuse_strange(parse_spec(spec).kind, context)
     given = {"layout": layout, "method": method, "samples": samples, "pack": pack, "device": device, "dtype": dtype,
              "batch": batch, "licence": licence, "trained_on_target": trained_on_target, "card": card,
-             "allow_code_revision": allow_code_revision}  # fmt: skip
+             "allow_code_revision": allow_code_revision, "recipe": recipe, "ocr": ocr or None}  # fmt: skip
     key, allow = os.environ.get(KEY, ""), tuple(allow_host or ())
     order = Order(
         name=name,
@@ -135,10 +169,13 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
         verify=verify,
         seed=seed,
         ledger=ledger,
+        shard=None if shard is None else Shard.parse(shard),
+        engine=_engine(engine, {"address": ray_address, "workers": ray_workers, "gpus": ray_gpus or None}),
         options={option: value for option, value in given.items() if value is not None},
     )
     with LiveLine() as line:
-        done = run_judge(spec, images=images, workspace=workspace, order=order, watch=line.draw, say=line.say)
+        ask = run_probe if parse_spec(spec).kind == "probe" else run_judge
+        done = ask(spec, images=images, workspace=workspace, order=order, watch=line.draw, say=line.say)
     if as_json:
         print(json.dumps(_as_json(done), indent=1))
     else:
@@ -150,15 +187,24 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
 EXIT = {"interrupted": 130, "budget": 3}
 """How a run ends that has not asked everything; one that had to stop raises Stopped."""
 
-ALL = {"spec", "workspace", "name", "source", "mapping", "as_json"}
-SHOWN = {"images", "ledger", "side", "limit_images", "failure_share", "retry_failed", "require_all", "verify", "seed"}
+ALL = {
+    "spec", "workspace", "name", "source", "mapping", "as_json", "engine", "ray_address", "ray_workers", "ray_gpus",
+}  # fmt: skip
+SHOWN = {
+    "images", "ledger", "side", "limit_images", "shard", "failure_share", "retry_failed", "require_all", "verify",
+    "seed",
+}  # fmt: skip
 """Options of every judge that is shown films ..."""
 SERVED = {"base_url", "allow_host", "ca_file", "deadline", "in_flight", "budget_tokens"}
 """... and of one behind an endpoint."""
+WEIGHED = SHOWN | {"recipe", "device", "batch", "licence", "trained_on_target"}
+"""... and of one that is a file of weights."""
 TAKES = {
     "openai": SHOWN | SERVED | {"layout", "method", "samples", "pack", "licence", "trained_on_target"},
     "hf": SHOWN | {"pack", "device", "dtype", "batch", "licence", "trained_on_target", "allow_code_revision"},
+    **dict.fromkeys(("xrv", "chexnet", "densenet121", "resnet50", "onnx"), WEIGHED),
     "stub": SHOWN,
+    "probe": {"images", "ocr", "limit_images", "shard", "retry_failed", "require_all", "seed"},
     "table": {"card"},
 }
 """What each kind of judge understands; a judge of your own may be behind an endpoint."""
@@ -171,6 +217,18 @@ def _refuse_strange(kind: str, context: typer.Context) -> None:
         origin = context.get_parameter_source(parameter.name or "")
         if origin and origin.name == "COMMANDLINE" and parameter.name not in takes:
             raise UsageError(f"{parameter.opts[0]} means nothing to a judge of kind {kind}. Leave it out")
+
+
+def _engine(name: str, given: Mapping[str, Any]) -> RayEngine | None:
+    """Make the engine that a name means; options of Ray mean nothing to another."""
+    typed = {option: value for option, value in given.items() if value is not None}
+    if name == "ray":
+        return RayEngine(**typed)
+    if name != "here":
+        raise UnknownName.of("engine", name, ("here", "ray"), where="--engine")
+    if typed:
+        raise UsageError(f"--ray-{min(typed)} means nothing without Ray. Add: --engine ray")
+    return None
 
 
 def _as_json(done: JudgeRun) -> dict[str, Any]:

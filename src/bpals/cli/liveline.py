@@ -57,16 +57,18 @@ class LiveLine:
 def line_of(snapshot: Snapshot) -> str:
     """Write a snapshot as one line: films, pairs a second, in flight, latency, cache, outcomes, tokens, time left."""
     outcomes = " ".join(f"{count:,} {outcome}" for outcome, count in snapshot.outcomes.items() if count)
+    tokens = snapshot.tokens.prompt + snapshot.tokens.output
+    # What a judge does not have is left out: a probe has no tokens, and nothing in flight.
     return " | ".join(
         part
         for part in (
             f"{snapshot.films_done:,}/{snapshot.films_all:,} films",
-            f"{snapshot.pairs_per_s:,.1f} pairs/s",
-            f"{snapshot.in_flight}/{snapshot.limit} in flight",
-            f"p50 {snapshot.p50_s:.2f} s p95 {snapshot.p95_s:.2f} s",
-            f"{snapshot.cached_share:.0%} cached",
+            f"{snapshot.pairs_per_s:,.1f} pairs/s" if snapshot.pairs_per_s else "",
+            f"{snapshot.in_flight}/{snapshot.limit} in flight" if snapshot.limit else "",
+            f"p50 {snapshot.p50_s:.2f} s p95 {snapshot.p95_s:.2f} s" if snapshot.p95_s else "",
+            f"{snapshot.cached_share:.0%} cached" if tokens else "",
             outcomes,
-            f"{snapshot.tokens.prompt + snapshot.tokens.output:,} tokens",
+            f"{tokens:,} tokens" if tokens else "",
             f"{span(snapshot.eta_s)} left" if snapshot.eta_s is not None else "",
         )
         if part

@@ -16,6 +16,7 @@ from typer.main import get_command
 from bpals.cli.audit import audit
 from bpals.cli.doctor import doctor
 from bpals.cli.judge import app as judge
+from bpals.cli.probe import app as probe
 from bpals.cli.rate import app as rate
 from bpals.cli.review import app as review
 from bpals.cli.score import score
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example: bpals audit --source table:my.csv --mapping my.toml --workspace audit")(audit)
 app.add_typer(judge)
+app.add_typer(probe)
 app.add_typer(rate)
 app.add_typer(review)
 app.command(epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test")(score)

@@ -1,8 +1,7 @@
-"""The crew: a few worker processes that prepare films; one that dies is replaced."""
+"""The crew: a few worker processes that treat films; one that dies is replaced."""
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import subprocess
@@ -10,11 +9,12 @@ import sys
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
+from typing import Generic
 
 from bpals.errors import FilmError
-from bpals.films.prepare import Preparation, Prepared
 from bpals.films.refused import MOST_BYTES
-from bpals.films.worker import READY, unpack
+from bpals.films.work import M, Work
+from bpals.films.worker import READY, terms, unpack
 from bpals.types import Refusal
 
 MEMORY_BYTES = 2 << 30
@@ -28,9 +28,9 @@ GARBLED = (ValueError, TypeError, LookupError, RuntimeError, struct.error)
 class _Worker:
     """One process and the channel to it."""
 
-    def __init__(self, preparation: Preparation, memory_bytes: int) -> None:
+    def __init__(self, work: str, memory_bytes: int) -> None:
         self.channel, theirs = Pipe()
-        words = [str(theirs.fileno()), json.dumps(preparation.as_dict()), str(memory_bytes)]
+        words = [str(theirs.fileno()), work, str(memory_bytes)]
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109  as Python itself reads it
         self.process = subprocess.Popen(  # noqa: S603  ourselves
             [sys.executable, "-P", "-m", "bpals.films.worker", *words],
@@ -52,14 +52,20 @@ class _Worker:
         self.process.wait()
 
 
-class Crew:
+class Crew(Generic[M]):
     """Workers, each with at most one film: which film ended a worker is never in doubt."""
 
-    def __init__(self, size: int, preparation: Preparation, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, size: int, work: Work[M], memory_bytes: int = MEMORY_BYTES) -> None:
         """Start the workers; they come up while the first films are read."""
-        self._terms = (preparation, memory_bytes)
+        self._work = work
+        self._terms = (terms(work), memory_bytes)
         self._started = False
         self._workers = [_Worker(*self._terms) for _ in range(size)]
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._workers)
 
     @property
     def busy(self) -> int:
@@ -86,7 +92,7 @@ class Crew:
         except GONE:  # noticed again, and dealt with, where its answer is waited for
             return
 
-    def wait(self) -> Iterator[tuple[int, Prepared | Refusal | None]]:
+    def wait(self) -> Iterator[tuple[int, M | Refusal | None]]:
         """Wait for at least one worker: the number of its film with what came of it, none if the worker died."""
         channels: dict[object, _Worker] = {w.channel: w for w in self._workers if w.film is not None}
         for channel in wait([w.channel for w in channels.values()]):
@@ -94,7 +100,7 @@ class Crew:
             number = worker.film
             assert number is not None  # noqa: S101  only those with a film are waited for
             try:
-                result = unpack(worker.channel.recv_bytes(MOST_BYTES))
+                result = unpack(self._work, worker.channel.recv_bytes(MOST_BYTES))
             except (*GONE, *GARBLED):
                 self._replace(worker)
                 yield number, None
@@ -116,7 +122,7 @@ class Crew:
         except GONE:
             if self._started:
                 raise
-            raise FilmError("the process that prepares films does not start. Type: bpals doctor") from None
+            raise FilmError("the process that reads films does not start. Type: bpals doctor") from None
 
     def _replace(self, worker: _Worker) -> None:
         worker.close()

@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import io
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from PIL import Image
 
@@ -51,9 +53,23 @@ class Preparation:
     rule: int = 1
     """Counts up when the way to 8-bit grey changes."""
 
-    def as_dict(self) -> dict[str, object]:
-        """Write it out for the judge's card."""
+    def as_dict(self) -> dict[str, Any]:
+        """Write it out for the judge's card, and for a worker."""
         return asdict(self)
+
+    def begin(self) -> Callable[[bytes], Prepared | Refusal]:
+        """Give what prepares the bytes of one film."""
+        return partial(prepare, preparation=self)
+
+    def pack(self, made: Prepared) -> tuple[dict[str, Any], bytes]:
+        """Take a film apart for the way from a worker: words, and pixels."""
+        film = made.film
+        about = {"sha256": film.sha256, "width_px": film.width_px, "height_px": film.height_px}
+        return {"film": about, "notes": made.notes}, film.png
+
+    def unpack(self, about: Mapping[str, Any], body: bytes) -> Prepared:
+        """Put a film together again."""
+        return Prepared(film=Film(png=body, **about["film"]), notes=tuple(about["notes"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +80,28 @@ class Prepared:
     notes: tuple[str, ...] = ()
     """Keys of NOTES."""
 
+    @property
+    def sha256(self) -> str:
+        """Of the file's bytes: which film this is."""
+        return self.film.sha256
+
 
 def prepare(content: bytes, preparation: Preparation) -> Prepared | Refusal:
     """Make the film of a file's bytes, or say why it cannot be shown; the hash is of the same bytes."""
     try:
-        picture = DECODERS[kind_of(content)](content)
-        _check_contrast(picture.image)
+        picture = decode(content)
         return _encode(picture, preparation, sha256=hashlib.sha256(content).hexdigest())
     except Refused as refused:
         return refused.refusal
 
 
-def _check_contrast(image: Image.Image) -> None:
-    low, high = image.getextrema()
+def decode(content: bytes) -> Picture:
+    """Decode a file into 8-bit grey at its full size, or raise Refused."""
+    picture = DECODERS[kind_of(content)](content)
+    low, high = picture.image.getextrema()
     if high - low <= FLAT:  # type: ignore[operator]  # a grey image has one pair
         raise Refused("blank", "every pixel has the same grey")
+    return picture
 
 
 def _encode(picture: Picture, preparation: Preparation, *, sha256: str) -> Prepared:

@@ -73,6 +73,23 @@ class Shelf:
                 except Refused as refused:
                     yield image_id, refused.refusal
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The folders and archives in which its films lie."""
+        used = dict.fromkeys(spot.holder for spot in self._spots.values())
+        return tuple(self._holders[number].path for number in used)
+
+    def only(self, image_ids: Iterable[str]) -> Shelf:
+        """Give a shelf of some of its films, small enough to be sent elsewhere."""
+        wanted = list(image_ids)
+        spots = {image_id: self._spots[image_id] for image_id in wanted if image_id in self._spots}
+        return Shelf(self._holders, spots, [name for name in wanted if name not in spots], ())
+
+    def streams(self, image_id: str) -> bool:
+        """Say whether a film lies in a compressed tar, which is read from its beginning."""
+        spot = self._spots.get(image_id)
+        return spot is not None and self._holders[spot.holder].sequential
+
     def lend(self) -> Lending:
         """Open the shelf for single films in any order, and for several who ask at once."""
         return Lending(self._holders, self._spots)

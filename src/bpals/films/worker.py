@@ -1,7 +1,7 @@
-"""One process that prepares films: bytes in, a film or a refusal out, nothing else.
+"""One process that treats films: bytes in, what was made of them or a refusal out, nothing else.
 
 It is a program of its own (`python -m bpals.films.worker`) and not a fork, so that it shares nothing with the run, and
-needs no `if __name__ == "__main__"` in the script of whoever calls us. What it sends is plain text and pixels: a film
+needs no `if __name__ == "__main__"` in the script of whoever calls us. What it sends is plain text and numbers: a film
 that took it over could not make the run do anything.
 """
 
@@ -13,12 +13,13 @@ import resource
 import signal
 import struct
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bpals.errors import MissingExtra
-from bpals.films.prepare import Preparation, Prepared, prepare
-from bpals.types import Film, Refusal
+from bpals.films.work import M, Work, called, named
+from bpals.types import Refusal
 
 READY = b"ready"
 CPU_S = 60.0
@@ -26,26 +27,28 @@ CPU_S = 60.0
 OUT_OF_MEMORY = 70
 
 
-def pack(prepared: Prepared | Refusal) -> bytes:
-    """Write a film or refusal as JSON, then pixels."""
-    if isinstance(prepared, Refusal):
-        about: dict[str, object] = {"code": prepared.code, "message": prepared.message}
-        return _framed(about, b"")
-    film = prepared.film
-    about = {"sha256": film.sha256, "width_px": film.width_px, "height_px": film.height_px}
-    return _framed({"film": about, "notes": prepared.notes}, film.png)
+def pack(work: Work[M], made: M | Refusal) -> bytes:
+    """Write what was made of a film, or a refusal, as JSON and then bytes."""
+    if isinstance(made, Refusal):
+        return _framed({"code": made.code, "message": made.message}, b"")
+    about, body = work.pack(made)
+    return _framed({"made": about}, body)
 
 
-def unpack(reply: bytes) -> Prepared | Refusal:
+def unpack(work: Work[M], reply: bytes) -> M | Refusal:
     """Read what `pack` wrote; raises MissingExtra where the worker lacks a package."""
     (length,) = struct.unpack_from("<I", reply)
     about = json.loads(reply[4 : 4 + length])
     if "extra" in about:
         raise MissingExtra.of("A film in DICOM", "dicom")
-    if "film" not in about:
+    if "made" not in about:
         return Refusal(**about)
-    film = Film(png=reply[4 + length :], **about["film"])
-    return Prepared(film=film, notes=tuple(about["notes"]))
+    return work.unpack(about["made"], reply[4 + length :])
+
+
+def terms(work: Work[M]) -> str:
+    """Write down which work it is, for a worker."""
+    return json.dumps({"work": named(type(work)), "given": work.as_dict()})
 
 
 def _framed(about: dict[str, object], pixels: bytes) -> bytes:
@@ -57,7 +60,9 @@ def main() -> None:
     """Answer until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which closes its workers
     channel = Connection(int(sys.argv[1]))
-    preparation = Preparation(**json.loads(sys.argv[2]))
+    told = json.loads(sys.argv[2])
+    work = called(told["work"])(**told["given"])
+    treat = work.begin()
     _limit_memory(int(sys.argv[3]))
     channel.send_bytes(READY)
     while True:
@@ -67,14 +72,14 @@ def main() -> None:
             return
         # The timer's signal ends the process even inside a decoder written in C.
         signal.setitimer(signal.ITIMER_PROF, CPU_S)
-        reply = _answer(content, preparation)
+        reply = _answer(work, treat, content)
         signal.setitimer(signal.ITIMER_PROF, 0)
         channel.send_bytes(reply)
 
 
-def _answer(content: bytes, preparation: Preparation) -> bytes:
+def _answer(work: Work[M], treat: Callable[[bytes], M | Refusal], content: bytes) -> bytes:
     try:
-        return pack(prepare(content, preparation))
+        return pack(work, treat(content))
     except MissingExtra:
         return _framed({"extra": "dicom"}, b"")
     except MemoryError:  # what is left of the memory is not to be trusted: the run starts another worker

@@ -15,6 +15,7 @@ FIELDS = {
     "revision": "the commit of its weights",
     "licence": "of the weights, as SPDX names it: Apache-2.0",
     "trained_on_target": "yes, no or unknown: was it trained on the labels it judges?",
+    "held_out": "yes or no: were the patients it judges kept out of that training?",
     "evidence": "how you know",
 }
 """What a card may say, and what each field means."""
@@ -60,6 +61,8 @@ def _check(path: Path, card: Mapping[str, str]) -> None:
     trained = card.get("trained_on_target", "unknown")
     if trained not in {"yes", "no", "unknown"}:
         raise UnknownName.of("trained_on_target", trained, ("yes", "no", "unknown"), where=str(path))
+    if card.get("held_out", "") not in {"yes", "no", ""}:
+        raise UnknownName.of("held_out", card["held_out"], ("yes", "no"), where=str(path))
     if trained != "unknown" and not card.get("evidence"):
         raise JudgeError(
             f'{path}: trained_on_target is {trained}, and nothing says how you know. Add: evidence = "..."'

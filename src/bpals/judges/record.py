@@ -52,6 +52,7 @@ class RecordJudge:
                 "It is fitted on the dataset's own labels of other patients, cross-fitted by patient; "
                 "it never sees the claim it judges, but it shares the labeller's habits."
             ),
+            held_out=True,
             licence="Apache-2.0",
             commercial_use="yes",
             settings=asdict(self),

@@ -13,7 +13,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from bpals.errors import BpalsError, JudgeError
 from bpals.judges.books import Books
@@ -29,6 +29,7 @@ from bpals.judges.lane import Lane
 from bpals.judges.line import Abandoned, FilmLine, GaveUp, Pin, Said, Switchboard, films_at_once
 from bpals.judges.pace import Pace
 from bpals.judges.protocol import ChatJudge, ImageJudge, Line, RequestRefused
+from bpals.judges.shown import Open, Shown
 from bpals.judges.snapshot import Meter, Snapshot, State, Tally
 from bpals.judges.waiting import wait_for
 from bpals.judges.writer import Note, Writer
@@ -79,16 +80,16 @@ def run(
     SIGINT or SIGTERM lets open films be finished and ends the run as `interrupted`; a second one ends it at once.
     Raises Stopped if it can go on later, and JudgeError if somebody must act first; what is committed stays.
     """
-    shown = (_Shown(image_id, film) for image_id, film in films)
-    return wait_for(_Run(judge, ledger, plan, watch).all(shown))
+    shown = (Shown(image_id, film) for image_id, film in films)
+    return wait_for(Session(judge, ledger, plan, watch).all(shown))
 
 
 def ask_controls(
     judge: Judge, films: Iterable[tuple[str, Film | None]], ledger: Ledger, plan: Plan
 ) -> dict[str, tuple[Reply, ...]]:
     """Ask every question about some control films, each with its name; no film at all is a control, too."""
-    session = _Run(judge, ledger, plan, lambda _: None)
-    if wait_for(session.all(_Shown(name, film, control=name) for name, film in films)).state == "interrupted":
+    session = Session(judge, ledger, plan, lambda _: None)
+    if wait_for(session.all(Shown(name, film, control=name) for name, film in films)).state == "interrupted":
         raise KeyboardInterrupt
     return session.controls
 
@@ -114,28 +115,26 @@ async def lines(endpoints: Sequence[Endpoint], pace: Pace | None = None) -> Asyn
             board.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """A film, or why there is none, or a control."""
+class Book(Protocol):
+    """What a run is written into: a ledger, or what a worker hands to the process that has one."""
 
-    image_id: str
-    film: Film | Refusal | None
-    control: str = ""
+    def begin(self, judge_id: int, plan: Mapping[str, object], environment: Mapping[str, object]) -> int:
+        """Write down that a run begins, and give its id."""
 
+    def end(self, run_id: int, state: str, counts: Mapping[str, object]) -> None:
+        """Write down how a run ended."""
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A film that can be asked about; none is the control without an image."""
+    def event(self, run_id: int, kind: str, detail: Mapping[str, object] | str) -> None:
+        """Write down what happened to a run."""
 
-    image_id: str
-    film: Film | None
-    control: str
+    def write(self, judge_id: int, run_id: int, films: Sequence[AskedFilm]) -> None:
+        """Write whole films."""
 
 
-class _Run:
+class Session:
     """One run, from its first film to its tally."""
 
-    def __init__(self, judge: Judge, ledger: Ledger, plan: Plan, watch: Watch) -> None:
+    def __init__(self, judge: Judge, ledger: Book, plan: Plan, watch: Watch) -> None:
         """Hold what a run needs; nothing is started."""
         self._judge = judge
         self._ledger = ledger
@@ -144,7 +143,7 @@ class _Run:
         self._name = judge.card.judge
         self._meter = Meter(plan.todo, time.monotonic())
         self._books = Books(plan.pace)
-        self._canary: Canary[tuple[_Open, Heard]] = Canary(self._name, plan.todo)
+        self._canary: Canary[tuple[Open, Heard]] = Canary(self._name, plan.todo)
         self._said = Said(judge.card.model, self._note, model=plan.model)
         self._state: State = "running"
         self._error: BaseException | None = None
@@ -154,7 +153,7 @@ class _Run:
         self._board: Switchboard | None = None
         self.controls: dict[str, tuple[Reply, ...]] = {}
 
-    async def all(self, shown: Iterable[_Shown]) -> Tally:
+    async def all(self, shown: Iterable[Shown]) -> Tally:
         """Ask about everything that is shown, and give the tally; raises what stopped the run."""
         self._run_id = self._ledger.begin(self._plan.judge_id, self._plan.as_dict(), dict(self._plan.environment))
         self._writer: Writer[AskedFilm] = Writer(self._commit, self._wrote, self._plan.pace)
@@ -162,8 +161,7 @@ class _Run:
         watching = asyncio.create_task(self._keep_watching())
         with interrupts(self._interrupt), seldom_collected():
             try:
-                await (self._ask_chat(self._judge, shown) if isinstance(self._judge, ChatJudge) else
-                       self._ask_inside(self._judge, shown))  # fmt: skip
+                await self._ask(shown)
                 if self._state == "running":
                     self._canary.check()
             except (BpalsError, OSError) as error:
@@ -179,7 +177,12 @@ class _Run:
             raise self._error
         return tally
 
-    async def _ask_chat(self, judge: ChatJudge, shown: Iterable[_Shown]) -> None:
+    async def _ask(self, shown: Iterable[Shown]) -> None:
+        """Ask about everything that is shown."""
+        judge = self._judge
+        await (self._ask_chat(judge, shown) if isinstance(judge, ChatJudge) else self._ask_inside(judge, shown))
+
+    async def _ask_chat(self, judge: ChatJudge, shown: Iterable[Shown]) -> None:
         """Ask a judge behind endpoints: as many films are open as fill the servers."""
         plan = self._plan
         lane = Lane(judge=judge, questions=plan.questions, hear=self._hear)
@@ -188,7 +191,7 @@ class _Run:
             for endpoint in plan.endpoints:
                 wire.prepare(endpoint)
 
-            async def ask(some: _Open, pin: Pin) -> None:
+            async def ask(some: Open, pin: Pin) -> None:
                 try:
                     heard = await lane.ask(some.film, board, pin)
                     # The film stays open until it is durable: a crash costs the open films and no more.
@@ -201,7 +204,7 @@ class _Run:
                 finally:
                     board.leave(pin)
 
-            async def take(intake: Intake[_Shown]) -> None:
+            async def take(intake: Intake[Shown]) -> None:
                 while (item := await intake.get()) is not None:
                     if some := await self._openable(item):
                         self._start(ask(some, await board.place(lane.requests)))
@@ -212,18 +215,18 @@ class _Run:
             finally:
                 board.close()
 
-    async def _ask_inside(self, judge: ImageJudge, shown: Iterable[_Shown]) -> None:
+    async def _ask_inside(self, judge: ImageJudge, shown: Iterable[Shown]) -> None:
         """Ask a judge in this process, one batch at a time."""
         inside = Inside(judge, self._plan.questions, self._hear, _or_reason)
 
-        async def ask(some: Sequence[_Open]) -> None:
+        async def ask(some: Sequence[Open]) -> None:
             for open_film, heard in zip(some, await inside.ask([one.film for one in some]), strict=True):
                 self._meter.exchanged(sum(reply.latency_s for reply in heard.replies))
                 await self._keep(open_film, heard)
 
-        async def take(intake: Intake[_Shown]) -> None:
-            item: _Shown | None
-            some: list[_Open] = []
+        async def take(intake: Intake[Shown]) -> None:
+            item: Shown | None
+            some: list[Open] = []
             while (item := await intake.get()) is not None or some:
                 if item and (one := await self._openable(item)):
                     some.append(one)
@@ -238,7 +241,7 @@ class _Run:
             inside.close()
 
     async def _through(
-        self, shown: Iterable[_Shown], ahead: int, take: Callable[[Intake[_Shown]], Coroutine[Any, Any, None]]
+        self, shown: Iterable[T], ahead: int, take: Callable[[Intake[T]], Coroutine[Any, Any, None]]
     ) -> None:
         """Take films in until there are no more or the run is halted, then let open ones end."""
         intake = Intake(shown, ahead)
@@ -291,7 +294,7 @@ class _Run:
     def _interrupt(self) -> None:
         self._halt("interrupted", now=self._halted.is_set())
 
-    async def _openable(self, shown: _Shown) -> _Open | None:
+    async def _openable(self, shown: Shown) -> Open | None:
         """Keep the reason of a film that cannot be shown, and leave one that has changed unjudged."""
         film = shown.film
         if isinstance(film, Refusal):
@@ -303,7 +306,7 @@ class _Run:
             self._meter.changed_films += 1
             self._note("changed", f"{shown.image_id}: sha256 was {known} and is {film.sha256}")
             return None
-        return _Open(shown.image_id, film, shown.control)
+        return Open(shown.image_id, film, shown.control, shown.sha256)
 
     async def _hear(self, asking: Awaitable[Sequence[Reply]], questions: Sequence[Question]) -> Heard:
         """Give a reply a question; what could not be had is a failed reply with its reason."""
@@ -318,7 +321,7 @@ class _Run:
             return Heard(checked(self._name, said, questions))
         return Heard(failed(f"the judge failed: {said}", count), broken=said)
 
-    async def _keep(self, shown: _Open, heard: Heard) -> asyncio.Future[None]:
+    async def _keep(self, shown: Open, heard: Heard) -> asyncio.Future[None]:
         """Hand a whole film to the writer, and see whether the run may go on."""
         if heard.broken and not self._books.films_with_answers:
             self._canary.hold((shown, heard), heard.broken)
@@ -330,12 +333,12 @@ class _Run:
             await self._keep(*early)
         return written
 
-    async def _write(self, shown: _Shown | _Open, heard: Heard) -> asyncio.Future[None]:
+    async def _write(self, shown: Shown | Open, heard: Heard) -> asyncio.Future[None]:
         if shown.control:
             self.controls[shown.control] = tuple(heard.replies)
         asked = AskedFilm(
             image_id=shown.image_id,
-            sha256=shown.film.sha256 if isinstance(shown.film, Film) else "",
+            sha256=shown.sha256,
             control=shown.control,
             replies=heard.replies,
             judgments=() if shown.control else fold(self._plan.questions, heard.replies),

@@ -368,6 +368,7 @@ def _judge_card(file: ScoreFile, said: dict[str, str], called: str, *, picked: s
         polarities=("present",),
         trained_on_target=trained.get(said.get("trained_on_target", ""), "unknown"),
         evidence=said.get("evidence", ""),
+        held_out=said.get("held_out") == "yes",
         licence=licence,
         commercial_use=commercial_use(licence),
         observed={"file": file.path.name},

@@ -16,6 +16,7 @@ from bpals.judges.licence import commercial_use
 from bpals.judges.modelfolder import ModelFolder, import_package
 from bpals.judges.models import known_models
 from bpals.judges.pack import Pack
+from bpals.judges.torchvisionops import mend_torchvision
 from bpals.types import Film, JudgeCard, Polarity, Trained
 
 VERSION = "1"
@@ -117,11 +118,12 @@ class Transformer:
 def load_transformer(origin: ModelFolder, options: HfOptions, *, auto: str) -> Transformer:
     """Load a model by one of transformers' auto classes, ready to be asked."""
     torch, transformers = (import_package(name, origin.model) for name in ("torch", "transformers"))
-    device = _device(options.device, torch)
+    device = device_for(options.device, torch)
     dtype = "float32" if options.dtype == "auto" and device == "cpu" else options.dtype
     common = {"local_files_only": True, "trust_remote_code": origin.runs_code}
     try:
-        with _quiet(transformers.logging):
+        mend_torchvision()
+        with quiet(transformers.logging):
             processor = transformers.AutoProcessor.from_pretrained(origin.path, **common)
             model, found = getattr(transformers, auto).from_pretrained(
                 origin.path,
@@ -154,7 +156,8 @@ def picture(film: Film) -> Any:
         raise ValueError(f"the film {film.sha256[:12]} cannot be opened: {error}") from None
 
 
-def _device(asked: str, torch: Any) -> str:
+def device_for(asked: str, torch: Any) -> str:
+    """Choose where a model is run; a device that is not there is refused."""
     here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if asked == "auto":
         return next(device for device in ("cuda", "mps", "cpu") if here[device])
@@ -164,7 +167,7 @@ def _device(asked: str, torch: Any) -> str:
 
 
 @contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
+def quiet(logging: Any) -> Iterator[None]:
     """Keep transformers from writing and from drawing bars while it loads, and put its settings back."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

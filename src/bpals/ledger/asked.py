@@ -125,20 +125,44 @@ def sums(rows: Sequence[Row]) -> Row:
     )
 
 
-def attempt_rows(film: AskedFilm, run_id: int, at: str) -> dict[tuple[int, int, int], Row]:
-    """Give the rows of `attempt` without their film_id, by what tells them apart."""
-    return {
-        (run_id, failure.number, failure.attempt): (
-            run_id,
-            failure.number,
-            failure.attempt,
-            failure.kind,
-            failure.status,
-            _clean(failure.message),
-            at,
-        )
-        for failure in film.failures
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmRows:
+    """One film as the rows that it becomes, all without their film_id."""
+
+    image_id: str
+    control: str
+    sha256: str
+    run_id: int
+    at: str
+    replies: list[Row]
+    judgments: list[Row]
+    attempts: dict[tuple[int, int, int], Row]
+    """By what tells them apart: the run, the number of the question, and which try it was."""
+
+
+def rows_of(asking: Asking, film: AskedFilm, run_id: int, at: str) -> FilmRows:
+    """Turn a film into its rows; one that is not whole is refused."""
+    return FilmRows(
+        image_id=film.image_id,
+        control=film.control,
+        sha256=film.sha256,
+        run_id=run_id,
+        at=at,
+        replies=asking.reply_rows(film),
+        judgments=asking.judgment_rows(film),
+        attempts={
+            (run_id, failure.number, failure.attempt): (
+                run_id,
+                failure.number,
+                failure.attempt,
+                failure.kind,
+                failure.status,
+                _clean(failure.message),
+                at,
+            )
+            for failure in film.failures
+        },
+    )
 
 
 def _clean(words: str) -> str:

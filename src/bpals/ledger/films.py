@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
 from bpals.ledger.alone import alone
-from bpals.ledger.asked import AskedFilm, Asking, Row, attempt_rows, sums
+from bpals.ledger.asked import AskedFilm, Asking, FilmRows, Row, rows_of, sums
 from bpals.ledger.schema import ATTEMPT, FILM, JUDGMENT, OUTCOMES, REPLY, now
 
 SUMS = (*OUTCOMES, "prompt_tokens", "cached_tokens", "output_tokens", "latency_ms", "attempts")
@@ -19,7 +19,9 @@ _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class KnownFilm:
+    """A film that is in the ledger."""
+
     film_id: int
     sha256: str
     failed: int
@@ -59,66 +61,67 @@ def write_films(
     films: Iterable[AskedFilm],
 ) -> None:
     """Write films inside the caller's transaction; writing one again changes nothing but answers that failed."""
+    at = now()
+    put_films(connection, statements, asking, judge_id, [rows_of(asking, film, run_id, at) for film in films])
+
+
+def put_films(
+    connection: Connection, statements: Statements, asking: Asking, judge_id: int, films: Iterable[FilmRows]
+) -> None:
+    """Put the rows of films in their tables: new films whole, known ones only where an answer had failed."""
     alone(connection)
-    by_key: dict[_Key, AskedFilm] = {}
+    by_key: dict[_Key, FilmRows] = {}
     for film in films:
         by_key.setdefault((film.image_id, film.control), film)
-    known = _known(connection, judge_id, by_key)
-    fresh = [film for key, film in by_key.items() if key not in known]
-    _add(connection, statements, asking, (judge_id, run_id), fresh)
+    known = known_films(connection, judge_id, by_key)
+    _add(connection, statements, judge_id, [film for key, film in by_key.items() if key not in known])
     for key, there in known.items():
-        _mend(connection, statements, asking, run_id, there, by_key[key])
+        _mend(connection, statements, asking, there, by_key[key])
 
 
-def _known(connection: Connection, judge_id: int, by_key: Iterable[_Key]) -> dict[_Key, _Known]:
+def known_films(connection: Connection, judge_id: int, by_key: Iterable[_Key]) -> dict[_Key, KnownFilm]:
+    """Say which films are here, by image id and control."""
     wanted = set(by_key)
     rows = connection.execute(
         select(FILM.c.image_id, FILM.c.control, FILM.c.film_id, FILM.c.sha256, FILM.c.failed).where(
             FILM.c.judge_id == judge_id, FILM.c.image_id.in_([image_id for image_id, _ in wanted])
         )
     )
-    return {(row[0], row[1]): _Known(*row[2:]) for row in rows if (row[0], row[1]) in wanted}
+    return {(row[0], row[1]): KnownFilm(*row[2:]) for row in rows if (row[0], row[1]) in wanted}
 
 
-def _add(
-    connection: Connection, statements: Statements, asking: Asking, owner: tuple[int, int], films: Sequence[AskedFilm]
-) -> None:
+def _add(connection: Connection, statements: Statements, judge_id: int, films: Sequence[FilmRows]) -> None:
     """Add films that are not here yet, with ids that go on where the last one stopped: nobody else adds any now."""
     last = connection.execute(select(func.coalesce(func.max(FILM.c.film_id), 0))).scalar_one()
-    at = now()
     rows: dict[Table, list[list[Row]]] = {FILM: [], REPLY: [], JUDGMENT: [], ATTEMPT: []}
     for film_id, film in enumerate(films, start=last + 1):
-        replies = asking.reply_rows(film)
-        judgments = asking.judgment_rows(film)
-        rows[FILM].append([(film_id, *owner, film.image_id, film.control, film.sha256, *sums(replies), at)])
-        rows[REPLY].append([(film_id, *row) for row in replies])
-        if judgments:
-            rows[JUDGMENT].append([(film_id, *row) for row in judgments])
-        rows[ATTEMPT].extend([(film_id, *row)] for row in attempt_rows(film, owner[1], at).values())
+        owner = (film_id, judge_id, film.run_id)
+        rows[FILM].append([(*owner, film.image_id, film.control, film.sha256, *sums(film.replies), film.at)])
+        rows[REPLY].append([(film_id, *row) for row in film.replies])
+        if film.judgments:
+            rows[JUDGMENT].append([(film_id, *row) for row in film.judgments])
+        rows[ATTEMPT].extend([(film_id, *row)] for row in film.attempts.values())
     for table, runs in rows.items():
         statements.insert(connection, table, runs)
 
 
-def _mend(
-    connection: Connection, statements: Statements, asking: Asking, run_id: int, there: _Known, film: AskedFilm
-) -> None:
+def _mend(connection: Connection, statements: Statements, asking: Asking, there: KnownFilm, film: FilmRows) -> None:
     """Replace what failed by what did not, a subject at a time, so that a judgment is always that of its replies."""
     if not there.failed or (there.sha256 and there.sha256 != film.sha256):
         return
     of_film = REPLY.c.film_id == there.film_id
     stored = dict(connection.execute(select(REPLY.c.number, REPLY.c.outcome).where(of_film)).all())
-    replies, judgments = asking.reply_rows(film), asking.judgment_rows(film)
     better = [
         numbers
         for numbers in asking.groups.values()
-        if any(stored[n] == "failed" for n in numbers) and all(film.replies[n].outcome != "failed" for n in numbers)
+        if any(stored[n] == "failed" for n in numbers) and all(film.replies[n][1] != "failed" for n in numbers)
     ]
-    for table, rows in ((REPLY, replies), (JUDGMENT, judgments)):
+    for table, rows in ((REPLY, film.replies), (JUDGMENT, film.judgments)):
         new = [row for row in rows if any(row[0] in numbers for numbers in better)]
         here = (table.c.film_id == there.film_id, table.c.number.in_([row[0] for row in new]))
         connection.execute(delete(table).where(*here))
         statements.insert(connection, table, [[(there.film_id, *row)] for row in new])
-    _add_attempts(connection, statements, there.film_id, attempt_rows(film, run_id, now()))
+    add_attempts(connection, statements, there.film_id, film)
     if better:
         now_there = connection.execute(select(*REPLY.columns).where(of_film)).all()
         renewed: dict[str, Any] = dict(zip(SUMS, sums([tuple(row)[1:] for row in now_there]), strict=True))
@@ -126,9 +129,11 @@ def _mend(
         connection.execute(update(FILM).where(same).values(sha256=film.sha256, **renewed))
 
 
-def _add_attempts(
-    connection: Connection, statements: Statements, film_id: int, rows: dict[tuple[int, int, int], Row]
-) -> None:
+def add_attempts(connection: Connection, statements: Statements, film_id: int, film: FilmRows) -> None:
+    """Add the failed tries of a film that are not here yet."""
+    if not film.attempts:
+        return
     columns = (ATTEMPT.c.run_id, ATTEMPT.c.number, ATTEMPT.c.attempt)
     there = set(connection.execute(select(*columns).where(ATTEMPT.c.film_id == film_id)))
-    statements.insert(connection, ATTEMPT, [[(film_id, *row)] for key, row in rows.items() if key not in there])
+    new = [[(film_id, *row)] for key, row in film.attempts.items() if key not in there]
+    statements.insert(connection, ATTEMPT, new)

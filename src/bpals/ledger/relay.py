@@ -286,13 +286,16 @@ def is_served(address: str | os.PathLike[str]) -> bool:
 
 
 @contextlib.contextmanager
-def for_a_run(address: str | os.PathLike[str]) -> Iterator[Ledger]:
-    """Open a ledger for a run of a judge, as its only writer or through the process that serves the reading room."""
+def for_a_run(address: str | os.PathLike[str], shard: str = "") -> Iterator[Ledger]:
+    """Open a ledger for a run of a judge, as its only writer or through the process that serves the reading room.
+
+    On PostgreSQL the shards of a run are asked at once, each by one process.
+    """
     if is_served(address):
         with only_writer(Place(address).relayed, RUNNING), RelayedLedger.beside(address) as relayed:
             yield relayed
         return
-    with Ledger.open(address) as ledger, ledger.lock(RUNNING):
+    with Ledger.open(address) as ledger, ledger.lock(f"{RUNNING} {shard}".rstrip()):
         yield ledger
 
 

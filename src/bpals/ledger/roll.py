@@ -25,22 +25,39 @@ def enrol(connection: Connection, card: JudgeCard, questions: Sequence[Question]
     if found is None:
         return _add(connection, card, questions, dataset)
     judge_id = int(found["judge_id"])
-    before = asking(connection, judge_id).questions
-    old, new = (
-        _bound(json.loads(found["card"]), before, found["dataset"]),
-        _bound(json.loads(written), questions, dataset),
-    )
-    if differing := [*_differences(old, new), *_asked_otherwise(before, questions)]:
-        if not _has_spoken(connection, judge_id):
-            _forget(connection, judge_id)
-            return _add(connection, card, questions, dataset)
+    if differs := differing(connection, card, questions, dataset):
         raise UsageError(
-            f"judge {card.judge!r} is already here and is another one: {'; '.join(differing)}. "
+            f"judge {card.judge!r} is already here and is another one: {'; '.join(differs)}. "
             "Two judges are never mixed under one name. Give this one a name of its own: --name OTHER"
         )
+    before = asking(connection, judge_id).questions
+    if list(_otherwise(json.loads(found["card"]), before, found["dataset"], (card, questions, dataset))):
+        _forget(connection, judge_id)
+        return _add(connection, card, questions, dataset)
     # What does not change an answer may be corrected: the licence, the evidence.
     connection.execute(update(JUDGE).where(JUDGE.c.judge_id == judge_id).values(card=written))
     return judge_id
+
+
+def differing(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> list[str]:
+    """Say how the judge that bears a card's name here is another one; nothing if it is the same, or never spoke."""
+    found = connection.execute(select(JUDGE).where(JUDGE.c.name == card.judge)).mappings().one_or_none()
+    if found is None or not _has_spoken(connection, int(found["judge_id"])):
+        return []
+    before = asking(connection, int(found["judge_id"])).questions
+    return list(_otherwise(json.loads(found["card"]), before, found["dataset"], (card, questions, dataset)))
+
+
+def _otherwise(
+    card: Mapping[str, Any],
+    questions: Sequence[Question],
+    dataset: str,
+    new: tuple[JudgeCard, Sequence[Question], str],
+) -> Iterator[str]:
+    """List the fields in which a new judge is not the one that is here."""
+    written = json.loads(json.dumps(new[0].as_dict()))
+    yield from _differences(_bound(card, questions, dataset), _bound(written, new[1], new[2]))
+    yield from _asked_otherwise(questions, new[1])
 
 
 def _has_spoken(connection: Connection, judge_id: int) -> bool:

@@ -101,17 +101,23 @@ class ServerHome:
             raise WorkspaceError(f"{self._who(hold.what)} is writing to {self.where}. Wait for it to end, or stop it")
 
     def busy(self, what: str) -> bool:
-        """Say whether somebody does this now."""
-        return self._who(what) != ""
+        """Say whether somebody does this now, or a part of it."""
+        return any(f"{name} ".startswith(f"{what} ") for _, name in self._holders())
 
     def _who(self, what: str) -> str:
+        number = _key(what)["what"] % 2**32
+        return next((name for held, name in self._holders() if held == number), "")
+
+    def _holders(self) -> list[tuple[int, str]]:
+        """Give the number of each lock that is held in this database, and who holds it."""
         asked = text(
-            "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
-            "WHERE l.locktype = 'advisory' AND l.granted AND l.classid = :ours AND l.objid = :what AND l.objsubid = 2 "
+            "SELECT l.objid, a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+            "WHERE l.locktype = 'advisory' AND l.granted AND l.classid = :ours AND l.objsubid = 2 "
             "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         )
-        key = {name: number % 2**32 for name, number in _key(what).items()}
-        return self.link.look(lambda connection: str(connection.execute(asked, key).scalar() or ""))
+        return self.link.look(
+            lambda connection: [(int(row[0]), str(row[1])) for row in connection.execute(asked, {"ours": OURS})]
+        )
 
     def backup(self, _target: str | os.PathLike[str]) -> None:
         """Refuse: PostgreSQL has its own way."""

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, select
 
 from bpals.errors import BpalsError, WorkspaceError
 from bpals.findings import Vocabulary
-from bpals.ledger import frames, roll, runs, tally
-from bpals.ledger.asked import AskedFilm, Asking
+from bpals.ledger import frames, merge, roll, runs, tally
+from bpals.ledger.asked import AskedFilm, Asking, FilmRows
 from bpals.ledger.connection import Connect
 from bpals.ledger.filehome import FileHome
 from bpals.ledger.films import Statements, write_films
@@ -144,6 +144,10 @@ class Ledger:
         self._asking.pop(judge_id, None)
         return judge_id
 
+    def differing(self, card: JudgeCard, questions: Sequence[Question], dataset: str) -> list[str]:
+        """Say how the judge that bears a card's name here is another one; nothing where it may be enrolled."""
+        return self.look(lambda connection: roll.differing(connection, card, questions, dataset))
+
     def judge_id(self, name: str) -> int:
         """Give the id of the judge with a name."""
         return self.look(lambda connection: roll.judge_id(connection, name, self.where))
@@ -198,6 +202,25 @@ class Ledger:
         """
         asking = self._asks(judge_id)
         self.change(lambda connection: write_films(connection, self._statements, asking, judge_id, run_id, films))
+
+    def stored_runs(self, judge_id: int) -> list[dict[str, Any]]:
+        """Give the runs of a judge as rows, each with the rows of its events, for another ledger to take."""
+        return self.look(lambda connection: merge.stored_runs(connection, judge_id))
+
+    def take_runs(self, judge_id: int, others: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+        """Bring over runs of another ledger, each once; give the number of each there and here."""
+        return self.change(lambda connection: merge.take_runs(connection, judge_id, others))
+
+    def stored_films(self, judge_id: int, after: int) -> tuple[int, list[FilmRows]]:
+        """Give some films of a judge, controls too, as rows for another ledger to take, and where to go on."""
+        return self.look(lambda connection: merge.stored_films(connection, judge_id, after))
+
+    def take_films(self, judge_id: int, films: Sequence[FilmRows], numbers: Mapping[int, int]) -> merge.Taken:
+        """Bring over films of another ledger in one transaction; `numbers` are those of their runs there and here."""
+        asking = self._asks(judge_id)
+        return self.change(
+            lambda connection: merge.take_films(connection, self._statements, asking, judge_id, films, numbers)
+        )
 
     def counts(self, judge_id: int) -> dict[str, Any]:
         """Count films, replies and judgments by outcome, tokens, tries and seconds; it may be asked during a run."""

@@ -10,8 +10,9 @@ import polars as pl
 
 from bpals.report.wording import NONE, count, interval, of, probability, share, spoken
 
-TRAINED = {"yes": "It was trained on these labels", "no": "It was not trained on these labels"}
-UNKNOWN = "Whether it was trained on these labels is not known"
+TRAINED = {"yes": "It was trained on these labels, so it weighs less", "no": "It was not trained on these labels"}
+UNKNOWN = "Whether it was trained on these labels is not known; it weighs as if it was not"
+HELD_OUT = "It was trained on these labels, but of other patients only"
 YARDSTICKS = {"experts": "experts' reads", "claims": "the dataset's labels"}
 FACTS = ("model", "revision", "engine", "pack", "preparation", "settings", "observed", "sealed")
 """What a card may say beyond name, licence and training, in the order of the page."""
@@ -62,6 +63,8 @@ def _judge(entry: Mapping[str, Any]) -> Judge:
         licence += ", no commercial use"
     version = f"version {entry['version']}" if entry.get("version") else "version not stated"
     trained = TRAINED.get(str(entry.get("trained_on_target")), UNKNOWN)
+    if entry.get("trained_on_target") == "yes" and entry.get("held_out"):
+        trained = HELD_OUT
     evidence = str(entry.get("evidence") or "")
     rows = [row for row in entry.get("skill") or () if isinstance(row, Mapping)]
     return Judge(

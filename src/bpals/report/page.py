@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from bpals.report.cases import Case, Cases, cases
+from bpals.report.films import odd_films
 from bpals.report.judges import devices, judges
 from bpals.report.layout import fill
 from bpals.report.provenance import provenance
@@ -76,6 +77,7 @@ def render(page: Page) -> str:
         example=_example(shown),
         reasons={says: reasons(signal, says) for says in ("present", "absent")},
         devices=devices(signal),
+        odd_films=odd_films(signal),
         judges=judges(origin.judges),
         calibration=page.run.get("calibration"),
         reviews=page.run.get("reviews"),

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from bpals.signal.directions import Seen, directions
-from bpals.signal.learn import Common, Rows, School, Topic
+from bpals.signal.learn import Common, Reviewed, Rows, School, Topic
 from bpals.signal.pairs import Matrix, sigmoid
 from bpals.signal.ridge import newton
 
@@ -89,12 +89,18 @@ class Calibrated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitted:
-    """A chosen design with its penalty, fitted without some patients."""
+class Fitted:
+    """A chosen design with its penalty, fitted on the reviews but for those of some patients."""
 
-    design: Design
+    design: str
     penalty: float
     predict: Prediction
+    held_out: Matrix
+    """The logit of each of these reviews, by a fit that did not see its patient either."""
+
+
+Choose = Callable[[frozenset[int]], Fitted]
+"""Without the reviews of some patients: which design, fitted."""
 
 
 def fold_of_patient(patients: pl.Series) -> npt.NDArray[np.int64]:
@@ -140,11 +146,16 @@ def designs(topic: Topic, context: Context, school: School) -> list[Design]:
     ]
 
 
-def calibrate(topic: Topic, context: Context, school: School) -> Calibrated:
-    """Fit one finding on its reviews; reviewed films get a probability that their patient's reviews did not touch."""
+def chooser(topic: Topic, context: Context, school: School) -> Choose:
+    """Choose among the designs for one finding."""
     listed = designs(topic, context, school)
-    chosen = _choose(listed, topic, NOBODY)
-    z, spread = chosen.predict(np.arange(len(topic.judged)))
+    return lambda without: choose_among(listed, topic, without)
+
+
+def calibrate(topic: Topic, choose: Choose) -> Calibrated:
+    """Fit one finding on its reviews; reviewed films get a probability that their patient's reviews did not touch."""
+    chosen = choose(NOBODY)
+    z, spread = _bent(chosen, topic, NOBODY)(np.arange(len(topic.judged)))
     taught = np.ones(len(z), dtype=bool)
     for fold in np.unique(topic.reviewed.fold):
         rows = topic.reviewed.rows[topic.reviewed.fold == fold]
@@ -153,19 +164,19 @@ def calibrate(topic: Topic, context: Context, school: School) -> Calibrated:
             # The other patients teach nothing. A patient's own reviews may not decide that either.
             z[rows], spread[rows], taught[rows] = topic.judged[rows], 0.0, False
             continue
-        z[rows], spread[rows] = _choose(listed, topic, without).predict(rows)
+        z[rows], spread[rows] = _bent(choose(without), topic, without)(rows)
     return Calibrated(
         p_present=sigmoid(z),
         spread=spread,
         taught=taught,
-        design=chosen.design.name,
+        design=chosen.design,
         penalty=chosen.penalty,
         n=len(topic.reviewed.rows),
         errors=topic.errors(),
     )
 
 
-def _choose(listed: Sequence[Design], topic: Topic, without: frozenset[int]) -> _Fitted:
+def choose_among(listed: Sequence[Design], topic: Topic, without: frozenset[int]) -> Fitted:
     """Choose design and penalty by cross-validation over patients, then fit on all the reviews.
 
     A later design must be better by more than one standard error of the difference, pair by pair, and of one with many
@@ -176,31 +187,37 @@ def _choose(listed: Sequence[Design], topic: Topic, without: frozenset[int]) -> 
     errors = topic.errors(without)
     tried = [design for design in listed if design.errors <= errors < design.fewer] or listed[:1]
     design, penalty = tried[0], PENALTIES[-1]
-    if len(tried) > 1 and len(np.unique(reviewed.fold)) > 1:
-        losses = _held_out_losses(design, penalty, topic, without)
+    z = _held_out(design, penalty, topic, without)
+    if len(np.unique(reviewed.fold)) > 1:
         for wider in tried[1:]:
-            choices = PENALTIES if wider.columns else PENALTIES[-1:]
-            by_penalty = {choice: _held_out_losses(wider, choice, topic, without) for choice in choices}
-            best = min(choices, key=lambda choice: float(by_penalty[choice].mean()))
-            if wider.many:
-                best = max(choice for choice in choices if not _better(by_penalty[best], by_penalty[choice]))
-            if _better(by_penalty[best], losses):
-                design, penalty, losses = wider, best, by_penalty[best]
-    fitted = _Fitted(design=design, penalty=penalty, predict=_fit(design, penalty, topic, without))
-    return replace(fitted, predict=_bent(fitted, topic, without))
+            by_penalty = {
+                choice: _held_out(wider, choice, topic, without)
+                for choice in (PENALTIES if wider.columns else PENALTIES[-1:])
+            }
+            best = best_penalty(by_penalty, reviewed, many=wider.many)
+            if better(losses(by_penalty[best], reviewed), losses(z, reviewed)):
+                design, penalty, z = wider, best, by_penalty[best]
+    return Fitted(design=design.name, penalty=penalty, predict=_fit(design, penalty, topic, without), held_out=z)
 
 
-def _better(losses: Matrix, than: Matrix) -> bool:
+def best_penalty(by_penalty: Mapping[float, Matrix], reviewed: Reviewed, *, many: bool) -> float:
+    """Choose a penalty by the held-out logits; with many columns, the firmest that is not clearly worse."""
+    lost = {choice: losses(z, reviewed) for choice, z in by_penalty.items()}
+    best = min(lost, key=lambda choice: float(lost[choice].mean()))
+    return max(choice for choice in lost if not better(lost[best], lost[choice])) if many else best
+
+
+def better(losses: Matrix, than: Matrix) -> bool:
     """Say whether losses are smaller than others by more than one standard error of the difference, pair by pair."""
     gain = than - losses
     return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
-def _bent(fitted: _Fitted, topic: Topic, without: frozenset[int]) -> Prediction:
+def _bent(fitted: Fitted, topic: Topic, without: frozenset[int]) -> Prediction:
     """Bend the fit's logits apart for claims of presence and absence, as unseen patients show that they need it."""
     reviewed = topic.reviewed.without(without)
-    z, said = _held_out(fitted.design, fitted.penalty, topic, without), topic.said[reviewed.rows]
-    seen = Seen(z=z, present=reviewed.present, weight=reviewed.weight, fold=reviewed.fold)
+    said = topic.said[reviewed.rows]
+    seen = Seen(z=fitted.held_out, present=reviewed.present, weight=reviewed.weight, fold=reviewed.fold)
     bent = directions({claimed: seen.take(said == claimed) for claimed in (0, 1)})
 
     def predict(rows: Rows) -> tuple[Matrix, Matrix]:
@@ -211,9 +228,8 @@ def _bent(fitted: _Fitted, topic: Topic, without: frozenset[int]) -> Prediction:
     return predict
 
 
-def _held_out_losses(design: Design, penalty: float, topic: Topic, without: frozenset[int]) -> Matrix:
-    """Measure each review's log-loss, times its weight, under a fit that did not see its patient."""
-    reviewed, z = topic.reviewed.without(without), _held_out(design, penalty, topic, without)
+def losses(z: Matrix, reviewed: Reviewed) -> Matrix:
+    """Measure each review's log-loss, times its weight."""
     return np.asarray(reviewed.weight * (np.logaddexp(0, z) - reviewed.present * z))
 
 

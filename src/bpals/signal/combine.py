@@ -40,6 +40,8 @@ class Combined:
     shares: Mapping[str, Mapping[str, float]]
     """Judge -> finding -> its share of the weight, where anybody is heeded."""
     families: Families
+    apart: tuple[Matrix, ...] = ()
+    """Where asked for, what each family says: its logit of every pair; NaN where it did not answer or is not heard."""
 
     @property
     def effective(self) -> dict[str, float]:
@@ -51,16 +53,19 @@ class Combined:
 class _Answer:
     """What all witnesses say of one finding, on the films where an image judge answered."""
 
-    heard: Sequence[Sequence[Voice]]
-    """Families, without the judges that are not heeded."""
+    heard: Mapping[int, Sequence[Voice]]
+    """Families by their number, without the judges that are not heeded."""
     films: Ints
     pooled: Pooled
     weights: Sequence[Matrix]
     """A family each: its members' weights, a row a part."""
 
 
-def combine(pairs: Pairs, voices: Sequence[Voice], patients: pl.Series, fold: Ints) -> Combined:
-    """Pool the record's answers with those of the image judges that are heeded; each voice knows where it is."""
+def combine(pairs: Pairs, voices: Sequence[Voice], patients: pl.Series, fold: Ints, *, apart: bool = False) -> Combined:
+    """Pool the record's answers with those of the image judges that are heeded; each voice knows where it is.
+
+    With `apart` it also says what each family says by itself.
+    """
     p_present, spread, answered = pairs.p_present.copy(), pairs.spread.copy(), pairs.answered.copy()
     for voice in voices:
         answered += voice.answered
@@ -87,24 +92,35 @@ def combine(pairs: Pairs, voices: Sequence[Voice], patients: pl.Series, fold: In
         moved=moved,
         shares={judge: dict(its) for judge, its in shares.items()},
         families=kin,
+        apart=_apart(pairs, kin, made) if apart else (),
     )
+
+
+def _apart(pairs: Pairs, kin: Families, made: Sequence[_Answer | None]) -> tuple[Matrix, ...]:
+    """Lay out what each family says of every pair."""
+    laid = tuple(np.full(pairs.states.shape, np.nan) for _ in kin.members)
+    for place, answer in enumerate(made):
+        if answer is not None:
+            for number, said in zip(answer.heard, answer.pooled.said[1:], strict=True):
+                laid[number][answer.films, place] = said
+    return laid
 
 
 def _answer(pairs: Pairs, place: int, kin: Families, dealt: Dealt) -> _Answer | None:
     """Ask the record and the families about one finding; None where no image judge is heeded."""
-    heeded = [[voice for voice in family if voice.heeded[place]] for family in kin.members]
-    heard = [family for family in heeded if family]
+    heeded = {number: [voice for voice in family if voice.heeded[place]] for number, family in enumerate(kin.members)}
+    heard = {number: family for number, family in heeded.items() if family}
     if not heard:
         return None
-    evidence = [np.stack([voice.evidence[:, place] for voice in family], axis=1) for family in heard]
+    evidence = [np.stack([voice.evidence[:, place] for voice in family], axis=1) for family in heard.values()]
     here = dealt.only(~np.logical_and.reduce([np.isnan(each).all(axis=1) for each in evidence]))
     films = here.films
     state = pairs.states[films, place]
     stacks = [stack(each[films], state, here.parts) for each in evidence]
     record = Recorded(z=logit(pairs.p_present[films, place]), sure=pairs.spread[films, place])
-    return _Answer(
-        heard=heard, films=films, pooled=pool([record, *stacks], state, here), weights=[each.weights for each in stacks]
-    )
+    told = np.array([False, *(family[0].told for family in heard.values())])
+    pooled = pool([record, *stacks], state, here, told)
+    return _Answer(heard=heard, films=films, pooled=pooled, weights=[each.weights for each in stacks])
 
 
 def _note(shares: dict[str, dict[str, float]], finding: str, its: Mapping[str, float]) -> None:
@@ -120,7 +136,7 @@ def _shares(answer: _Answer, kin: Families) -> dict[str, float]:
     if weights.sum() == 0:
         return {}
     shares = {"record": float(weights[0])}
-    for family, each, whole in zip(answer.heard, answer.weights, weights[1:], strict=True):
+    for family, each, whole in zip(answer.heard.values(), answer.weights, weights[1:], strict=True):
         own = each.mean(axis=0)
         for voice, part in zip(family, own / max(float(own.sum()), 1e-12), strict=True):
             names = kin.names[voice.judge]

@@ -1,13 +1,14 @@
 """Families: image judges that say nearly the same of the same films are one witness, not several.
 
 Kinship is measured on what the judges say alone, so no claim can reach it: the correlation of their evidence over the
-pairs that both answered. Judges of one model are kin whatever they say.
+pairs that both answered. Judges of one model are kin whatever they say. Who was told the labels and who was not are
+never of one family: what was told must not be heard in the others' name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -63,10 +64,14 @@ def families(voices: Sequence[Voice]) -> Families:
     voices = sorted(voices, key=lambda voice: voice.judge)
     correlation = _correlation(voices)
     first = [_first_like(voices, place, correlation) for place in range(len(voices))]
+    # Of answers that are the same under several names, one name that admits it is enough.
+    told = {place: any(voice.told for voice, its in zip(voices, first, strict=True) if its == place) for place in first}
+    voices = [replace(voice, told=told[its]) for voice, its in zip(voices, first, strict=True)]
     head = list(range(len(voices)))
     for one in range(len(voices)):
         for other in range(one):
-            related = correlation[one, other] >= KIN or (voices[one].kin and voices[one].kin == voices[other].kin)
+            alike = correlation[one, other] >= KIN or (voices[one].kin and voices[one].kin == voices[other].kin)
+            related = alike and voices[one].told == voices[other].told
             if related and head[one] != head[other]:
                 old, new = head[one], head[other]
                 head = [new if its == old else its for its in head]

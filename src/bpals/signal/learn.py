@@ -46,6 +46,17 @@ class Reviewed:
         present = self.settled(folds) if self.settled and not kept.all() else self.present
         return Reviewed(rows=self.rows[kept], present=present[kept], weight=self.weight[kept], fold=self.fold[kept])
 
+    def only(self, kept: npt.NDArray[np.bool_]) -> Reviewed:
+        """Keep some of the reviews."""
+        settled = self.settled
+        return Reviewed(
+            rows=self.rows[kept],
+            present=self.present[kept],
+            weight=self.weight[kept],
+            fold=self.fold[kept],
+            settled=None if settled is None else lambda folds: settled(folds)[kept],
+        )
+
     @property
     def one_sided(self) -> bool:
         """Say that there are no two different verdicts to learn from."""

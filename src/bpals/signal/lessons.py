@@ -11,13 +11,15 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.findings import Group
-from bpals.signal import calibrate, refit
+from bpals.signal import beside, calibrate, refit
+from bpals.signal.beside import Beside
 from bpals.signal.dependence import Heard
 from bpals.signal.drawn import Read
 from bpals.signal.learn import School, Topic
-from bpals.signal.pairs import Matrix, Pairs, logit, sigmoid
+from bpals.signal.pairs import Matrix, Pairs, logit, sigmoid, with_groups
 from bpals.signal.rows import Part, Wrong
 from bpals.signal.truths import Truths
+from bpals.signal.voices import Ints
 from bpals.types import Dataset, Reference, Reviews
 
 Evidence = npt.NDArray[np.floating[Any]]
@@ -60,6 +62,61 @@ def topics_of(part: Part, summed: Matrix, truths: Truths, fold: npt.NDArray[np.i
     return topics
 
 
+def besides(
+    parts: Sequence[Part], groups: Sequence[Group], context: calibrate.Context, truths: Truths, fold: Ints
+) -> dict[str, Beside]:
+    """Lay out, for each reviewed finding and group, what image judges say beside the record judge.
+
+    There is nothing to lay out where the record judge did not answer wherever somebody did.
+    """
+    plain = parts[0]
+    if not plain.apart or not _same_films(parts):
+        return {}
+    told = [plain.record, *([with_groups(plain.record, groups)] if parts[1:] else [])]
+    topics = [
+        topic
+        for part, summed in zip(parts, told, strict=True)
+        for topic in topics_of(
+            replace(part, pairs=part.record, moved=np.zeros_like(part.moved)), summed.p_present, truths, fold
+        )
+    ]
+    alone = replace(context, logits=logit(np.nan_to_num(plain.record.p_present, nan=0.5)))
+    school = School(topics=topics, common=context.common)
+    own = {
+        name: np.stack([z[:, place] for z in plain.apart], axis=1) for place, name in enumerate(plain.pairs.findings)
+    }
+    own |= {group.name: _of_group(plain, group) for group in groups}
+    others = _filled(np.concatenate(plain.apart, axis=1))
+    return {
+        topic.finding: Beside(
+            record=calibrate.chooser(topic, alone, school), own=_filled(own[topic.finding]), others=others
+        )
+        for topic in topics
+    }
+
+
+def _same_films(parts: Sequence[Part]) -> bool:
+    return all(bool((np.isnan(part.record.p_present) == np.isnan(part.pairs.p_present)).all()) for part in parts)
+
+
+def _of_group(part: Part, group: Group) -> Matrix:
+    """Let each family speak of a group: min(1, sum of its members'); of a member that it is silent on, the record."""
+    members = [part.pairs.column(name) for name in group.members]
+    record, said = part.record.p_present[:, members], []
+    for z in part.apart:
+        silent = np.isnan(z[:, members])
+        summed = np.where(silent, record, sigmoid(z[:, members])).sum(axis=1)
+        said.append(np.where(silent.all(axis=1), np.nan, logit(summed)))
+    return np.stack(said, axis=1)
+
+
+def _filled(logits: Matrix) -> Matrix:
+    """Let who is silent on a film say what is usual for it."""
+    known = ~np.isnan(logits)
+    usual = np.nansum(logits, axis=0) / np.maximum(known.sum(axis=0), 1)
+    return np.asarray(np.where(known, logits, usual))
+
+
 def context_of(pairs: Pairs, dataset: Dataset, evidence: Evidence | None) -> calibrate.Context:
     """Gather what the designs may use."""
     said = np.nan_to_num(pairs.states)
@@ -80,7 +137,12 @@ def rarer_view(images: pl.DataFrame) -> Matrix:
 
 
 def fit_part(
-    part: Part, topics: Sequence[Topic], context: calibrate.Context, school: School, kind: str
+    part: Part,
+    topics: Sequence[Topic],
+    context: calibrate.Context,
+    school: School,
+    seen: Mapping[str, Beside],
+    kind: str,
 ) -> tuple[Part, dict[str, dict[str, Any]]]:
     """Calibrate each finding that experts spoke of."""
     p_present, spread = part.p_present.copy(), part.spread.copy()
@@ -90,7 +152,10 @@ def fit_part(
         if topic.errors() < calibrate.ENOUGH_ERRORS:
             continue
         finding, column = topic.finding, part.pairs.column(topic.finding)
-        done = calibrate.calibrate(topic, context, school)
+        choose = calibrate.chooser(topic, context, school)
+        if finding in seen:
+            choose = beside.chooser(topic, choose, seen[finding])
+        done = calibrate.calibrate(topic, choose)
         p_present[:, column] = np.where(done.taught, done.p_present, p_present[:, column])
         spread[:, column] = np.hypot(done.spread, part.pairs.spread[:, column])
         fitted[:, column], reviewed[topic.reviewed.rows, column] = ~np.isnan(done.p_present), True

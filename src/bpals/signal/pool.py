@@ -1,5 +1,8 @@
 """The pool of one finding's witnesses, the record and the families: averaged, and made right on average.
 
+A witness that was told the labels of these films cannot be measured by how well it tells them. It is believed to vary
+no more than the most telling of the others, and weighs half.
+
 Cross-fitted twice over: an answer rests on the other parts of the patients, and of those on the films of the record
 judge's same fold.
 """
@@ -21,6 +24,8 @@ PULL = 1.0
 """How firmly the shift of a pool is held near 0."""
 WHISPER = 0.05
 """The share of the weight below which a witness is not heard."""
+TOLD = 0.5
+"""What a witness weighs that was told the labels, beside one that was not and whose logits vary as far."""
 
 Some = Bools | slice
 EVERY = slice(None)
@@ -62,15 +67,20 @@ class Pooled:
     spread: Matrix
     weights: Matrix
     """A number a witness: its mean weight."""
+    said: Matrix
+    """A row a witness: its own logit of each film; NaN where it did not answer or was not heard."""
 
 
-def pool(witnesses: Sequence[Witness], state: Matrix, dealt: Dealt) -> Pooled:
+def pool(witnesses: Sequence[Witness], state: Matrix, dealt: Dealt, told: Bools | None = None) -> Pooled:
     """Average the witnesses of each film, weighed as their logits vary; where they differ, the average is less sure.
 
-    The first witness is the record; where no other is heard, there is nothing to pool.
+    The first witness is the record; where no other is heard, there is nothing to pool. `told` says of each witness
+    whether it was told the labels of these films.
     """
+    taught = np.zeros(len(witnesses), dtype=bool) if told is None else told
     done, shares = np.zeros(len(state), dtype=bool), []
     z, spread = np.zeros(len(state)), np.zeros(len(state))
+    heard_alone = np.full((len(witnesses), len(state)), np.nan)
     image = np.arange(len(witnesses)) > 0
     pieces = dealt.pieces
     for part in range(PARTS):
@@ -78,11 +88,12 @@ def pool(witnesses: Sequence[Witness], state: Matrix, dealt: Dealt) -> Pooled:
         for fold, own in enumerate(pieces[part]):
             others = [pieces[other][fold] for other in range(PARTS) if other != part]
             theirs, claims = joined(said, others), joined(state, others)
-            varying = _loud(_variance(theirs))
+            mine, theirs, varying = _believed(said[:, own], theirs, taught)
             if own.start == own.stop or not varying[1:].any():
                 continue
             shares.append(varying / varying.sum())
-            mine, sure = said[:, own], np.stack([witness.spread(part, own) for witness in witnesses])
+            heard_alone[:, own] = mine
+            sure = np.stack([witness.spread(part, own) for witness in witnesses])
             for heard, here, there in _alike(mine, theirs):
                 weight = varying[heard] / max(float(varying[heard].sum()), 1e-12)
                 spoken = mine[heard][:, here]
@@ -90,9 +101,22 @@ def pool(witnesses: Sequence[Witness], state: Matrix, dealt: Dealt) -> Pooled:
                 z[own][here] = mean + _shift(weight @ theirs[heard][:, there], claims[there])
                 spread[own][here] = np.sqrt(weight**2 @ (sure[heard][:, here] ** 2 + (spoken - mean) ** 2))
                 done[own][here] = np.where(image, varying, 0.0)[heard].any()
-    return Pooled(
-        done=done, z=z, spread=spread, weights=np.mean(shares, axis=0) if shares else np.zeros(len(witnesses))
-    )
+    weights = np.mean(shares, axis=0) if shares else np.zeros(len(witnesses))
+    return Pooled(done=done, z=z, spread=spread, weights=weights, said=heard_alone)
+
+
+def _believed(mine: Matrix, theirs: Matrix, told: Bools) -> tuple[Matrix, Matrix, Matrix]:
+    """Give the logits as far as they are believed, and what each witness weighs."""
+    varying = _variance(theirs)
+    if told.any():
+        most = float(varying[~told].max(initial=0.0))
+        # Where nobody else varies there is no other measure.
+        wide = told & (varying > most) & (most > 0)
+        narrow = np.sqrt(np.where(wide, most / np.maximum(varying, 1e-12), 1.0))[:, None]
+        middle = np.nan_to_num(np.nansum(theirs, axis=1) / np.maximum((~np.isnan(theirs)).sum(axis=1), 1))[:, None]
+        mine, theirs = (middle + narrow * (each - middle) for each in (mine, theirs))
+        varying = varying * narrow[:, 0] ** 2 * np.where(told, TOLD, 1.0)
+    return mine, theirs, _loud(varying)
 
 
 def _loud(varying: Matrix) -> Matrix:

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.signal import flags, reasons
-from bpals.signal.devices import Devices
 from bpals.signal.drawn import NOTHING, Read
+from bpals.signal.filmchecks import unchecked
 from bpals.signal.hardness import Hard, Subject, judges_split, quarrel
 from bpals.signal.pairs import NORMAL_95, Matrix, Pairs, logit, sigmoid
 from bpals.signal.sentences import Sentences, listed
 from bpals.signal.value import ranks
-from bpals.signal.voices import Bools, Ints, Voice
+from bpals.signal.voices import Bools, Ints, Panel, Voice
 from bpals.types import DEVICES, FLAG, SAYS, signal_schema
 
 METHOD = "record-1"
@@ -53,6 +53,8 @@ class Part:
     """... and was cross-fitted, because the pair is one of them."""
     notes: dict[str, str]
     """For each calibrated finding, the reason that says so."""
+    apart: tuple[Matrix, ...] = ()
+    """What each family of image judges says by itself, where somebody may learn from it: logits."""
     hard: Mapping[str, Hard] = field(default_factory=dict)
     """For each finding of which enough was read: where readers would split."""
 
@@ -122,7 +124,7 @@ class Part:
 
 
 def write(
-    part: Part, images: pl.DataFrame, devices: Devices | None, wrong: Wrong | None
+    part: Part, images: pl.DataFrame, panel: Panel | None, wrong: Wrong | None
 ) -> tuple[pl.DataFrame, list[dict[str, Any]]]:
     """Write the part out, one row a claim in the order of films and findings; and the rules that flagged them."""
     said = part.pairs.states
@@ -164,11 +166,12 @@ def write(
         pl.Series("says", SAYS.categories, dtype=SAYS).gather(table["says"]),
         pl.Series("flag", flags.NAMES, dtype=FLAG).gather(table["flag"]),
         _method(part, claimed),
-        pl.lit("unknown", dtype=DEVICES).alias("devices") if devices is None else devices.column.gather(films),
+        pl.lit("unknown", dtype=DEVICES).alias("devices") if panel is None else panel.devices.column.gather(films),
+        (unchecked(images) if panel is None or panel.checks is None else panel.checks.column).gather(films),
     )
     seen = reasons.Flagged(flagged=flagged, agreement=agreement, asked=part.asked)
     with ThreadPoolExecutor(2) as hands:
-        ranked, told = hands.submit(ranks, plain), hands.submit(_reasons, part, images, devices, claimed, seen)
+        ranked, told = hands.submit(ranks, plain), hands.submit(_reasons, part, images, panel, claimed, seen)
         whole = plain.with_columns(ranked.result(), told.result())
     return whole.select(schema.names()).cast(schema), rules
 
@@ -210,7 +213,7 @@ def _without(here: Bools, films: Ints) -> Bools:
 
 
 def _reasons(
-    part: Part, images: pl.DataFrame, devices: Devices | None, claimed: Bools, flagged: reasons.Flagged
+    part: Part, images: pl.DataFrame, panel: Panel | None, claimed: Bools, flagged: reasons.Flagged
 ) -> pl.Series:
     """Gather each claim's reasons, the most telling first."""
     pairs = part.pairs
@@ -223,7 +226,8 @@ def _reasons(
         reasons.colabel_reasons(pairs),
         reasons.record_reasons(pairs, part.record),
         *(reasons.judge_reasons(voice) for voice in part.voices if voice.heeded.any()),
-        *([] if devices is None else [devices.sentences(len(pairs.findings))]),
+        *([] if panel is None else [panel.devices.sentences(len(pairs.findings))]),
+        *([] if panel is None or panel.checks is None else panel.checks.sentences(len(pairs.findings))),
         Sentences(words=(None, *notes), which=np.where(part.fitted, noted, 0)),
         Sentences(words=REVIEWED, which=part.reviewed),
     ]

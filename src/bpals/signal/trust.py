@@ -20,6 +20,7 @@ from bpals.signal.hardness import Conditions, Lesson, learn
 from bpals.signal.learn import School
 from bpals.signal.lessons import (
     Evidence,
+    besides,
     context_of,
     fit_part,
     follow,
@@ -104,7 +105,7 @@ def estimate(  # noqa: PLR0913  what a signal may rest on, each by its name
     which pairs are hard. `random_sample` are labels of films drawn at random, which say how common errors are there.
     """
     pairs = lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
-    part, made = _judged(pairs, panel, dataset)
+    part, made = _judged(pairs, panel, dataset, apart=reference is not None or reviews is not None)
     heard = _Heard(
         evidence=evidence, group_judgments=group_judgments, panel=panel, reviews=reviews, random_sample=random_sample
     )
@@ -114,11 +115,11 @@ def estimate(  # noqa: PLR0913  what a signal may rest on, each by its name
             return taught
     lesson = _where_hard([part], dataset, heard)
     part = replace(part, hard=lesson.findings)
-    table, rules = write(part, dataset.images, None if panel is None else panel.devices, wrong=None)
+    table, rules = write(part, dataset.images, panel, wrong=None)
     return replace(made, table=table, rules=rules, hardness=lesson.told)
 
 
-def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset) -> tuple[Part, Signal]:
+def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset, *, apart: bool = False) -> tuple[Part, Signal]:
     """Take the judges at their word: the record's, corrected by the panel's; and say what each of them is worth."""
     nobody = np.zeros(pairs.states.shape, dtype=bool)
     part = Part(
@@ -136,7 +137,7 @@ def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset) -> tuple[Part, 
     if panel is None:
         return part, made
     voices, skill = panel.heed(pairs)
-    done = combine(pairs, voices, patients(dataset.images), panel.fold)
+    done = combine(pairs, voices, patients(dataset.images), panel.fold, apart=apart)
     heard = _heard_share(done.shares, pairs.findings)
     raised = logit(done.pairs.p_present) + heard * omissions(pairs.states, dataset.images, panel.fold)
     p_present = np.where(done.moved, sigmoid(raised), done.pairs.p_present)
@@ -148,6 +149,7 @@ def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset) -> tuple[Part, 
         moved=done.moved,
         p_present=p_present,
         spread=done.pairs.spread,
+        apart=done.apart,
     )
     return part, replace(made, skill=skill, weights=done.effective, shares=done.shares, families=done.families)
 
@@ -175,19 +177,21 @@ def _taught(part: Part, made: Signal, dataset: Dataset, reference: Reference | N
         lessons.append(topics_of(together, with_groups(part.pairs, groups).p_present, truths, fold))
     school = School(topics=[topic for topics in lessons for topic in topics], common=context.common)
     who = "reviews" if reference is None else reference.kind
-    part, fits = fit_part(part, lessons[0], context, school, who)
+    seen = besides([part, together] if together else [part], groups, context, truths, fold)
+    part, fits = fit_part(part, lessons[0], context, school, seen, who)
     sample = Truths.of(dataset, heard.random_sample, None, said_in([part]))
     part, shifted = refitted(part, sample, fold, fits)
-    devices = None if heard.panel is None else heard.panel.devices
     rules: list[dict[str, Any]] = []
     lesson = Lesson() if together else _where_hard([part], dataset, heard)
     if together is not None:
-        group_part, group_fits = fit_part(together, lessons[1], context, school, who)
+        group_part, group_fits = fit_part(together, lessons[1], context, school, seen, who)
         group_part, more = refitted(group_part, sample, fold, group_fits)
         fits, shifted = fits | group_fits, shifted | more
         lesson = _where_hard([part, group_part], dataset, heard)
         group_part = replace(group_part, hard=lesson.findings)
-        group_table, rules = write(group_part, dataset.images, devices, wrong=wrong_claims(group_part, truths.table))
+        group_table, rules = write(
+            group_part, dataset.images, heard.panel, wrong=wrong_claims(group_part, truths.table)
+        )
         made = replace(made, groups=group_table, skill=pl.concat([made.skill, judged.skill]))
         part = follow(part, group_part, groups, fits)
     part = replace(part, hard=lesson.findings)
@@ -197,7 +201,7 @@ def _taught(part: Part, made: Signal, dataset: Dataset, reference: Reference | N
             f"--calibrate {reference.kind}: nothing can be fitted on it: of no finding that was judged here does it "
             "hold presences and absences. Give other expert labels, or audit without --calibrate"
         )
-    table, finding_rules = write(part, dataset.images, devices, wrong=wrong_claims(part, truths.table))
+    table, finding_rules = write(part, dataset.images, heard.panel, wrong=wrong_claims(part, truths.table))
     used = pl.concat([used_pairs(truths, fits, fold), used_pairs(sample, shifted, fold)])
     return replace(
         made,

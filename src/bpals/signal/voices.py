@@ -11,6 +11,7 @@ import polars as pl
 
 from bpals.findings import Group
 from bpals.signal.devices import Devices
+from bpals.signal.filmchecks import FilmChecks
 from bpals.signal.pairs import Matrix, Pairs, rows_of
 
 Bools = npt.NDArray[np.bool_]
@@ -36,6 +37,8 @@ class Voice:
     """A column a finding: whether it has a signal there. Elsewhere it is not heard."""
     kin: str = ""
     """The model behind it: judges of one model are one family. Empty where nobody said."""
+    told: bool = False
+    """Whether it was trained on the labels of these very films: then it may only repeat what it was told."""
     family: str = ""
     """The judge whose name stands for its family. Empty where it has none but itself."""
     vote: float = 1.0
@@ -64,6 +67,7 @@ class Voice:
             p_present=np.stack(p_present, axis=1),
             evidence=_standardised(np.stack(evidence, axis=1)),
             kin=self.kin,
+            told=self.told,
         )
 
 
@@ -76,6 +80,8 @@ class Panel:
     fold: Ints
     """The record judge's fold of each film: inside a fold its answers rest on no claim of the fold's other patients."""
     devices: Devices
+    checks: FilmChecks | None = None
+    """What is odd about the films themselves; None where nobody looked."""
 
     def of_groups(self, pairs: Pairs, groups: Sequence[Group]) -> Panel:
         """Let every judge speak of groups."""

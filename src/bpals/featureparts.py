@@ -1,0 +1,70 @@
+"""Feature parts: what backbones made of the films of several workspaces, brought into one; blocks are copied whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from bpals.durable import sync_folder, write_durably
+from bpals.errors import WorkspaceError
+from bpals.featurecache import FOLDER
+from bpals.ledger.merge import Clash
+from bpals.types import Notice
+
+
+def has_features(home: Path) -> bool:
+    """Say whether films were looked at in a workspace."""
+    return any((home / FOLDER).glob("*/*.parquet"))
+
+
+def merge_features(home: Path, parts: Sequence[Path]) -> tuple[list[Notice], list[Clash]]:
+    """Copy the sealed blocks of every backbone that are not here yet; say of how many films, and what clashes."""
+    notices, clashes = [], list[Clash]()
+    for name in sorted({folder.name for part in parts for folder in (part / FOLDER).glob("*") if folder.is_dir()}):
+        folder = home / FOLDER / name
+        new = sum(_copy(part / FOLDER / name, folder) for part in parts)
+        films = _films(folder)
+        count = films["image_id"].n_unique()
+        words = (
+            f"{name}: {count:,} films have been looked at ({new:,} blocks of them are new here). "
+            f"To learn from them: bpals judge run probe:BACKBONE --workspace {home}"
+        )
+        notices.append(Notice(code="features_merged", count=count, message=words))
+        clashes += _clashes(name, films)
+    return notices, clashes
+
+
+def _copy(source: Path, target: Path) -> int:
+    """Copy blocks, the numbers of each before its table, which makes it count; give how many were new."""
+    copied = 0
+    for table in sorted(source.glob("*.parquet")):
+        numbers = table.with_suffix(".npy")
+        # A block is called by the hash of what it holds: one that is here is the same.
+        if (target / table.name).exists() or not numbers.exists():
+            continue
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            for file in (numbers, table):
+                part = target / f".{file.name}.part"
+                write_durably(part, file.read_bytes())
+                part.replace(target / file.name)
+                sync_folder(target)
+        except OSError as error:
+            raise WorkspaceError(f"{table} cannot be copied to {target}: {error.strerror}. Make room") from None
+        copied += 1
+    return copied
+
+
+def _films(folder: Path) -> pl.DataFrame:
+    columns = {"image_id": pl.String(), "sha256": pl.String()}
+    blocks = (pl.read_parquet(file, columns=list(columns)) for file in sorted(folder.glob("*.parquet")))
+    return pl.concat([pl.DataFrame(schema=columns), *blocks])
+
+
+def _clashes(name: str, films: pl.DataFrame) -> Iterator[Clash]:
+    """Name the films that were seen in two places, and are two files."""
+    several = films.drop_nulls().unique().group_by("image_id").agg(pl.col("sha256").sort()).sort("image_id")
+    for image_id, hashes in several.filter(pl.col("sha256").list.len() > 1).iter_rows():
+        yield Clash(judge=name, image_id=image_id, subject="", here=hashes[0], there=hashes[1])

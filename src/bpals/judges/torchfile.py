@@ -1,0 +1,319 @@
+"""What torch saved, read without torch and without running anything in it.
+
+A torch file is a pickle, and a pickle may name any function of any package to be called. Here a name is never looked
+up: the names that weights need stand for harmless things of our own, a whole module becomes a `Husk` that only holds
+its attributes, and any other name refuses the file before anything is built of it.
+
+zip      `archive/data.pkl` and a file a storage, since torch 1.6
+pickle   five pickles and then the storages, before it; also where a file is called `.pth.tar`
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+MAGIC = 0x1950A86A20F9469CFC6C
+"""The first number of the older format."""
+HIGHEST = 1001
+"""The version of the older format: there is no other."""
+
+Array = npt.NDArray[Any]
+
+STORAGES: Mapping[str, str] = {
+    "BFloat16Storage": "bfloat16",
+    "BoolStorage": "?",
+    "ByteStorage": "u1",
+    "CharStorage": "i1",
+    "DoubleStorage": "<f8",
+    "FloatStorage": "<f4",
+    "HalfStorage": "<f2",
+    "IntStorage": "<i4",
+    "LongStorage": "<i8",
+    "ShortStorage": "<i2",
+}
+"""Kind of storage -> kind of number in it."""
+
+HARMLESS = (
+    "torch.nn.",
+    "torch.optim.",
+    "torchvision.models.",
+    "torchxrayvision.",
+    "torch.autograd.variable.Variable",
+    "torch.bfloat16",
+    "torch.device",
+    "torch.float",
+    "torch.utils.hooks.",
+    "numpy.core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.dtype",
+    "numpy.ndarray",
+    "_codecs.encode",
+    "argparse.Namespace",
+)
+"""What stands in checkpoints beside weights: classes of layers, and what people save with them. All become husks."""
+
+
+class Unreadable(Exception):
+    """A file that is not what it should be, or holds what must not be run: why, in words."""
+
+
+class Husk:
+    """What is left of an object of another package: what it was given and what it held, and nothing that it does."""
+
+    def __new__(cls, *given: Any, **_named: Any) -> Self:
+        """Keep what it was given."""
+        husk = super().__new__(cls)
+        husk.given = given
+        husk.held = {}
+        return husk
+
+    given: tuple[Any, ...]
+    held: dict[str, Any]
+
+    def __init__(self, *_given: Any, **_named: Any) -> None:
+        """Do nothing."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep what it held."""
+        if isinstance(state, dict):
+            self.held = state
+
+
+class _Maker:
+    """A function of ours that a pickle may call and cannot change."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    def __call__(self, *given: Any) -> Any:
+        return self._make(*given)
+
+    def __setstate__(self, _state: Any) -> None:
+        raise Unreadable("it changes what it calls")
+
+
+class _Kind(NamedTuple):
+    """A kind of storage; a tuple, because a pickle cannot change one."""
+
+    number: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of one number."""
+        return 2 if self.number == "bfloat16" else np.dtype(self.number).itemsize
+
+    def read(self, content: memoryview) -> Array:
+        """Read all numbers of a storage; bfloat16 is the upper half of a float."""
+        if self.number == "bfloat16":
+            return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
+        return np.frombuffer(content, self.number)
+
+
+class _Storage(NamedTuple):
+    """Which storage a tensor lies in; its bytes may come later in the file."""
+
+    key: str
+    kind: _Kind
+    length: int
+    start: int = 0
+
+
+class Tensor(NamedTuple):
+    """A tensor as a pickle describes it."""
+
+    storage: _Storage
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchFile:
+    """What a file holds: an object of plain containers, husks and tensors, and the bytes of the tensors."""
+
+    whole: Any
+    form: str
+    """`torch zip` or `torch pickle`."""
+    storages: Mapping[str, memoryview]
+
+    def array(self, tensor: Tensor) -> Array:
+        """Read one tensor; one that reaches beyond its storage is refused."""
+        storage, kind = tensor.storage, tensor.storage.kind
+        content = self.storages.get(storage.key)
+        if content is None or len(content) != storage.length * kind.size:
+            found = "none" if content is None else f"{len(content):,} bytes"
+            raise Unreadable(
+                f"storage {storage.key!r} should have {storage.length * kind.size:,} bytes and has {found}"
+            )
+        numbers = kind.read(content)
+        start, shape, strides = storage.start + tensor.start, tensor.shape, tensor.strides
+        if len(shape) != len(strides) or min((start, *shape, *strides)) < 0 or _count(shape) > len(numbers):
+            raise Unreadable(f"a tensor of shape {shape} cannot lie in {len(numbers):,} numbers")
+        last = start + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if 0 not in shape and last >= len(numbers):
+            raise Unreadable(f"a tensor of shape {shape} reaches beyond its {len(numbers):,} numbers")
+        steps = [stride * numbers.itemsize for stride in strides]
+        return np.lib.stride_tricks.as_strided(numbers[min(start, len(numbers)) :], shape, steps, writeable=False)
+
+
+def read_torch(content: bytes) -> TorchFile:
+    """Read a torch file of either format, or raise Unreadable."""
+    try:
+        return _read_zip(content) if content[:4] == b"PK\x03\x04" else _read_pickles(content)
+    except zipfile.BadZipFile as error:
+        raise Unreadable(f"it is no whole zip ({error})") from None
+    except (struct.error, EOFError):
+        raise Unreadable("it is cut off") from None
+    except (pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        raise Unreadable(f"it is no torch file ({' '.join(str(error).split())[:120]})") from None
+    except (MemoryError, OverflowError):
+        raise Unreadable("it asks for more memory than a file of weights may") from None
+
+
+def _read_zip(content: bytes) -> TorchFile:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = archive.namelist()
+        [root] = [name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")] or [""]
+        if not root:
+            raise Unreadable("it is a zip without a data.pkl: torch did not save it")
+        if f"{root}constants.pkl" in names:
+            raise Unreadable("it is TorchScript, which is a program. Save the state_dict of the model instead")
+        entries = archive.infolist()
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not stored or sum(entry.file_size for entry in entries) > len(content):
+            raise Unreadable("it is compressed, or its parts overlap: torch saves neither")
+        if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
+            raise Unreadable("its numbers are big-endian. Save it on a little-endian machine")
+        whole = _Inert(io.BytesIO(archive.read(f"{root}data.pkl"))).load()
+        data = f"{root}data/"
+        storages = {name.removeprefix(data): memoryview(archive.read(name)) for name in names if name.startswith(data)}
+    return TorchFile(whole=whole, form="torch zip", storages=storages)
+
+
+def _read_pickles(content: bytes) -> TorchFile:
+    stream = io.BytesIO(content)
+    magic, version, system = (_Inert(stream).load() for _ in range(3))
+    if magic != MAGIC or version != HIGHEST or not isinstance(system, dict):
+        raise Unreadable("it is a pickle, but none that torch saved")
+    if not system.get("little_endian", True):
+        raise Unreadable("its numbers are big-endian. Save it on a little-endian machine")
+    inert = _Inert(stream)
+    whole = inert.load()
+    storages = {}
+    for key in _Inert(stream).load():
+        (count,) = struct.unpack("<q", stream.read(8))
+        if key not in inert.sizes or not 0 <= count * inert.sizes[key] <= len(content) - stream.tell():
+            raise Unreadable(f"storage {key!r} is cut off, or nothing lies in it")
+        start = stream.tell()
+        stream.seek(start + count * inert.sizes[key])
+        storages[key] = memoryview(content)[start : stream.tell()]
+    return TorchFile(whole=whole, form="torch pickle", storages=storages)
+
+
+class _Inert(pickle.Unpickler):
+    """An unpickler that looks nothing up: every name it knows is a thing of our own."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        _check_memo(stream)
+        # Python 2 wrote bytes for text; latin-1 reads any of them.
+        super().__init__(stream, encoding="latin-1")
+        self.sizes: dict[str, int] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Give what stands for a name; one that is not known refuses the file, whatever it is."""
+        full = f"{module}.{name}"
+        if full in KNOWN:
+            return KNOWN[full]
+        kind = STORAGES.get(name)
+        if kind and module in {"torch", "torch.cuda", "torch.storage"}:
+            return _Kind(kind)
+        if full.startswith(HARMLESS):
+            return Husk
+        raise Unreadable(
+            f"it wants {full} to be called, which weights do not need; nothing of it was run. If you trust it, load it "
+            "where it was made and save its state_dict() with safetensors.torch.save_file"
+        )
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Give the storage that is meant; an older file names the classes of its layers in the same way."""
+        if pid[0] == "module":
+            return pid[1]
+        kind, key, count = pid[1], str(pid[2]), int(pid[4])
+        if pid[0] != "storage" or not isinstance(kind, _Kind):
+            raise Unreadable("it refers to something outside itself")
+        self.sizes[key] = kind.size
+        view = pid[5] if len(pid) > 5 else None
+        return _Storage(key, kind, count, int(view[1]) if view else 0)
+
+
+def _check_memo(stream: io.BytesIO) -> None:
+    """Refuse a pickle that remembers something under a huge number: Python would take memory for all smaller ones."""
+    start, most = stream.tell(), len(stream.getbuffer())
+    for opcode, given, _ in pickletools.genops(stream):
+        if opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"} and isinstance(given, int) and given > most:
+            raise MemoryError
+    stream.seek(start)
+
+
+def _tensor(storage: Any, start: Any, shape: Sequence[Any], strides: Sequence[Any], *_: Any) -> Tensor:
+    if not isinstance(storage, _Storage):
+        raise Unreadable("a tensor without a storage")
+    return Tensor(storage, int(start), tuple(map(int, shape)), tuple(map(int, strides)))
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _first(given: Any, *_: Any) -> Any:
+    return given
+
+
+def _empty(*_: Any) -> dict[Any, Any]:
+    return {}
+
+
+def _tuple(given: Any = ()) -> tuple[Any, ...]:
+    return tuple(given)
+
+
+def _new(*_: Any) -> Husk:
+    return Husk()
+
+
+KNOWN: Mapping[str, Callable[..., Any]] = {
+    "collections.OrderedDict": OrderedDict,
+    "collections.defaultdict": _Maker(_empty),
+    "builtins.dict": dict,
+    "builtins.list": list,
+    "builtins.set": set,
+    "builtins.object": Husk,
+    "__builtin__.set": set,
+    "__builtin__.object": Husk,
+    "copyreg._reconstructor": _Maker(_new),
+    "copy_reg._reconstructor": _Maker(_new),
+    "torch.Size": _Maker(_tuple),
+    "torch._utils._rebuild_tensor": _Maker(_tensor),
+    "torch._utils._rebuild_tensor_v2": _Maker(_tensor),
+    "torch._utils._rebuild_parameter": _Maker(_first),
+    "torch._utils._rebuild_parameter_with_state": _Maker(_first),
+}
+"""What a name stands for."""

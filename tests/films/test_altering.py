@@ -1,0 +1,68 @@
+"""Altered copies: each is what its name says, and travels from a worker whole."""
+
+import hashlib
+
+import numpy as np
+import phantomfilms
+import pytest
+from PIL import Image
+
+from bpals.films.altering import COPIES, Altering, Copies, looked_at_copies
+from bpals.films.looking import square
+from bpals.films.shelf import open_shelf
+from bpals.types import Refusal
+
+MARKED = np.zeros((40, 60), dtype=np.uint8)
+MARKED[0, 0], MARKED[20, 30] = 200, 100
+
+
+def copy(name):
+    """The marked film, altered."""
+    return np.asarray(COPIES[name](Image.fromarray(MARKED)))
+
+
+def test_an_inverted_copy_is_white_where_the_film_is_black():
+    """Twice inverted is the film itself."""
+    assert np.array_equal(copy("inverted"), 255 - MARKED)
+
+
+@pytest.mark.parametrize(("name", "times"), [("turned_90", 1), ("turned_180", 2), ("turned_270", 3)])
+def test_a_turned_copy_is_turned_anticlockwise(name, times):
+    """The degrees of the name, and the direction that the documents promise."""
+    assert np.array_equal(copy(name), np.rot90(MARKED, times))
+
+
+def test_a_cropped_copy_is_the_middle_of_the_film():
+    """60 % of each side: the corner is gone, the middle is there."""
+    assert copy("cropped").shape == (24, 36)
+    assert copy("cropped").max() == 100
+
+
+def test_a_shrunk_copy_has_the_pixels_of_a_crop_and_shows_all_of_the_film():
+    """So that few pixels are no sign of a crop."""
+    assert copy("shrunk").shape == copy("cropped").shape
+    assert copy("shrunk")[0, 0] > 50
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_copies_are_looked_at_as_the_film_is(workers, tmp_path):
+    """In this process and in a worker alike: a row of numbers for each copy, none for a film that is refused."""
+    film = phantomfilms.phantom(0)
+    (tmp_path / "sound.png").write_bytes(phantomfilms.written(film))
+    (tmp_path / "torn.png").write_bytes(phantomfilms.written(film)[:300])
+    shelf = open_shelf(tmp_path)
+    with looked_at_copies(shelf, shelf.found, phantomfilms.LOOK, workers=workers) as reading:
+        made = dict(reading)
+    eye = phantomfilms.open_eye()
+    expected = [eye(square(alter(film), 48)) for alter in COPIES.values()]
+    sound = next(each for each in made.values() if isinstance(each, Copies))
+    assert np.array_equal(sound.features, np.stack(expected))
+    assert sound.sha256 == hashlib.sha256((tmp_path / "sound.png").read_bytes()).hexdigest()
+    assert [each.code for each in made.values() if isinstance(each, Refusal)] == ["truncated"]
+
+
+def test_a_reply_of_the_wrong_size_is_refused():
+    """What no sound worker sends does not become numbers."""
+    work = Altering.like(phantomfilms.LOOK)
+    with pytest.raises(ValueError, match="reshape"):
+        work.unpack({"sha256": "x", "notes": []}, b"\0" * 4 * (len(COPIES) + 1))

@@ -1,0 +1,33 @@
+"""A process that looks at films, four a block and a quarter of a second each, until it is killed."""
+
+import sys
+import time
+from pathlib import Path
+
+from bpals.featurecache import FeatureCache
+from bpals.films.looking import Look
+from bpals.films.prepare import Preparation
+from bpals.judgeorder import Order
+from bpals.judges.backbone import open_backbone
+from bpals.lightbox import name_films, open_lightbox
+from bpals.probing import EYE, Probing, look_films, probe_of
+from bpals.workspace import Workspace
+
+
+def main() -> None:
+    """Look at the films that the words name."""
+    named, source, mapping, images, folder = sys.argv[1:]
+    home, backbone = Workspace(folder), open_backbone(named)
+    films = name_films(home, source, mapping)
+    box = open_lightbox(home, films, images, Preparation(), require_all=False)
+    cache = FeatureCache(Path(folder), backbone.name, backbone.sha256, backbone.width, block=4)
+    # What watches is told after each film that takes longer than it waits between two looks.
+    probing = Probing(
+        home=home, films=films, cache=cache, judge=probe_of(backbone), watch=lambda _snapshot: time.sleep(0.25)
+    )
+    look = Look(side_px=backbone.side_px, eye=EYE, given={"named": named})
+    look_films(probing, box, look, Order(source=source, mapping=mapping, workers=0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""A run on a Ray that is there already, in a process of its own, to be killed."""
+
+from __future__ import annotations
+
+import sys
+
+import smallset
+
+from bpals.judgeorder import Order
+from bpals.judges.rayengine import RayEngine
+from bpals.judging import run_judge
+
+
+def main(spec, source, mapping, images, home, address):
+    """Ask a judge through the workers of a running Ray."""
+    order = Order(source=source, mapping=mapping, pace=smallset.QUICK, engine=RayEngine(workers=2, address=address))
+    run_judge(spec, images=images, workspace=home, order=order)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,153 @@
+"""The films of a workspace are checked: from a pass over real files to the signal and the report."""
+
+import importlib.util
+import shutil
+
+import madedicom
+import numpy as np
+import phantomfilms
+import polars as pl
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+import bpals
+from bpals.featurecache import FeatureCache
+from bpals.filmchecks import Looked, check_films
+from bpals.films.altering import COPIES
+from bpals.films.looking import looked
+from bpals.films.shelf import open_shelf
+from bpals.sealedfilms import RECORD, seal_films
+from bpals.types import FILM_CHECKS, IMAGES, Refusal
+from bpals.workspace import Workspace
+
+WRONG = {"p005": "turned_90", "p111": "inverted", "p112": "cropped", "p113": "turned_180"}
+
+
+def images_of(names, **columns):
+    """The record of films, each of a patient of its own unless told."""
+    rows = {"image_id": names, "patient_id": [name[:4] for name in names], "view": ["PA"] * len(names), **columns}
+    missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in IMAGES.items() if name not in rows]
+    return pl.DataFrame(rows).with_columns(missing).select(IMAGES.names()).cast(IMAGES)
+
+
+def look_at(folder, home, images):
+    """A pass over the films of a folder, as a probe makes it."""
+    shelf = open_shelf(folder, images["image_id"].to_list())
+    cache = FeatureCache(home.path, "plain", "0" * 64, 153)
+    with cache.writing() as writer, looked(shelf, shelf.found, phantomfilms.LOOK, workers=0) as looking:
+        for image_id, film in looking:
+            if isinstance(film, Refusal):
+                writer.refuse(image_id, film)
+            else:
+                writer.put(film)
+    return Looked(images=images, shelf=shelf, look=phantomfilms.LOOK, cache=cache)
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """A hundred and twenty films, some of them wrong, looked at and checked."""
+    folder = tmp_path_factory.mktemp("films")
+    films = {f"p{seed:03}": phantomfilms.phantom(seed) for seed in range(120)}
+    for name, film in films.items():
+        shown = COPIES[WRONG[name]](film) if name in WRONG else film
+        (folder / f"{name}.png").write_bytes(phantomfilms.written(shown))
+    (folder / "p020-again.jpg").write_bytes(phantomfilms.written(films["p020"].resize((79, 79)), "JPEG", quality=90))
+    (folder / "grey.png").write_bytes(phantomfilms.written(Image.new("L", (64, 64), 90)))
+    home = Workspace(tmp_path_factory.mktemp("home") / "audit")
+    home.path.mkdir()
+    seen = look_at(folder, home, images_of([*films, "p020-again", "grey"]))
+    said = []
+    return home, seen, check_films(home, seen, workers=0, say=said.append), said
+
+
+def test_every_wrong_film_is_found_and_no_other(checked):
+    """Among 122 films: by the check that is meant for it."""
+    table = checked[2].sealed.table
+    odd = dict(table.filter(pl.col("checks").list.len() > 0).select("image_id", "checks").iter_rows())
+    pair = {"p020": ["near_duplicate"], "p020-again": ["near_duplicate"]}
+    assert odd == pair | {"grey": ["blank"]} | {name: [copy.partition("_")[0]] for name, copy in WRONG.items()}
+    assert table.schema == FILM_CHECKS
+    assert table["image_id"].to_list() == checked[1].images["image_id"].to_list()
+
+
+def test_what_was_found_is_told_and_sealed(checked):
+    """The sentence, and the record with what was learnt from how many."""
+    home, _, report, said = checked
+    assert report.sentence == (
+        "122 films were checked: 1 blank, 1 inverted, 2 turned, 1 cropped, 2 near duplicate (docs/film-checks.md)"
+    )
+    assert any("altered copies" in sentence for sentence in said)
+    record = report.sealed.record
+    assert record["learnt"]["inverted"]["found"] >= 0.95 * record["learnt"]["inverted"]["copies"] > 0
+    assert record["pairs_of_two_patients"] == 0
+    assert (home.path / RECORD).exists()
+
+
+def test_the_same_films_are_not_checked_twice(checked):
+    """Nothing is looked at again; another film, and all are."""
+    home, seen, report, _ = checked
+    said = []
+    again = check_films(home, seen, workers=0, say=said.append)
+    assert not said
+    assert again.sealed.record == report.sealed.record
+
+
+def test_a_handful_of_films_is_checked_as_far_as_it_goes(tmp_path):
+    """Copies and blanks are found; what must be learnt is not said, and that it is not is."""
+    folder = tmp_path / "films"
+    folder.mkdir()
+    for name in ("p000", "p001", "p000b"):
+        (folder / f"{name}.png").write_bytes(phantomfilms.written(phantomfilms.phantom(int(name[1:4]))))
+    home = Workspace(tmp_path / "audit")
+    report = check_films(home, look_at(folder, home, images_of(["p000", "p001", "p000b"])), workers=0)
+    assert report.sealed.table["checks"].to_list() == [["near_duplicate"], [], ["near_duplicate"]]
+    assert report.sealed.table["same_patient"].to_list() == [True, None, True]
+    assert [notice.code for notice in report.notices] == ["few_films_to_check"]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("rapidocr_onnxruntime") is None, reason="no OCR here: pip install 'bpals[ocr]'"
+)
+def test_m06_text_burnt_into_a_dicom_is_flagged_whether_its_tag_says_so_or_not(tmp_path):
+    """M06: BurnedInAnnotation = YES is believed; a file that says nothing is read. No word of it is kept."""
+    folder = tmp_path / "films"
+    folder.mkdir()
+    grey = phantomfilms.phantom(0).resize((600, 600)).point([grey // 2 for grey in range(256)])
+    named = grey.copy()
+    ImageDraw.Draw(named).text((40, 30), "ROE JANE 1951", fill=255, font=ImageFont.load_default(40))
+    (folder / "tagged.dcm").write_bytes(madedicom.dicom(np.asarray(grey), BurnedInAnnotation="YES"))
+    (folder / "silent.dcm").write_bytes(madedicom.dicom(np.asarray(named)))
+    (folder / "clean.dcm").write_bytes(madedicom.dicom(np.asarray(grey.rotate(3))))
+    home = Workspace(tmp_path / "audit")
+    seen = look_at(folder, home, images_of(["tagged", "silent", "clean"]))
+    report = check_films(home, seen, ocr=True, workers=1)
+    assert dict(report.sealed.table.select("image_id", "text").iter_rows()) == {
+        "tagged": True, "silent": True, "clean": False,
+    }  # fmt: skip
+    flagged = report.sealed.table.filter(pl.col("checks").list.contains("text"))
+    assert flagged["image_id"].to_list() == ["tagged", "silent"]
+    for file in home.path.rglob("*"):
+        if file.is_file():
+            assert b"JANE" not in file.read_bytes().upper()
+
+
+def test_an_audit_tells_what_is_odd_about_films(films_audit, tmp_path):
+    """A column, a reason, a line in the record and a part of the report; the trusts are what they were."""
+    home = tmp_path / "audit"
+    shutil.copytree(films_audit, home)
+    before = bpals.load_signal(home)
+    names = before["image_id"].unique(maintain_order=True)
+    rows = [{"image_id": names[0], "checks": ["turned"], "turned": 90}, {"image_id": names[1], "checks": []}]
+    table = pl.DataFrame([dict.fromkeys(FILM_CHECKS) | row for row in rows], schema=FILM_CHECKS)
+    seal_films(home, table, {"films": 2, "fired": {"turned": 1}})
+    run = bpals.audit(workspace=home)
+    its = dict(run.signal.unique("image_id").select("image_id", "film_checks").iter_rows())
+    assert (its[names[0]], its[names[1]], its[names[2]]) == (["turned"], [], None)
+    told = run.signal.filter(pl.col("image_id") == names[0])["reasons"].explode()
+    assert told.str.starts_with("film_turned: ").sum() == run.signal.filter(pl.col("image_id") == names[0]).height
+    assert run.signal.drop("reasons", "film_checks").equals(before.drop("reasons", "film_checks"))
+    assert run.record["films"]["fired"] == {"turned": 1}
+    page = run.report.read_text(encoding="utf-8")
+    assert "The films themselves" in page
+    assert names[0] in page
+    assert (home / RECORD).exists()

@@ -1,0 +1,442 @@
+"""Merging shards: in any order, twice, with parts that were killed, it is one run; what contradicts is reported."""
+
+import hashlib
+import itertools
+import multiprocessing
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import shardchild
+import smallset
+import tinyonnx
+from ledgerfilms import asked, enrolled, failed
+from smallset import ask
+
+from bpals.errors import UsageError
+from bpals.featurecache import FeatureCache
+from bpals.films.looking import Seen
+from bpals.judgeorder import Order
+from bpals.judges.stub import StubJudge
+from bpals.judgestatus import status_of
+from bpals.ledger import Ledger
+from bpals.merging import merge
+from bpals.probing import run_probe
+from bpals.shard import Shard
+from bpals.workspace import Workspace
+
+FILMS = 40
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Some films; read them, do not change them."""
+    return smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+
+
+@pytest.fixture(scope="module")
+def whole(small, tmp_path_factory):
+    """The same judge, asked in one run."""
+    home = tmp_path_factory.mktemp("whole")
+    ask(StubJudge(seed=5), small, home)
+    return home
+
+
+@pytest.fixture(scope="module")
+def thirds(small, tmp_path_factory):
+    """Three shards, each in a workspace of its own; read them, do not change them."""
+    homes = [tmp_path_factory.mktemp(f"w{part}") for part in (1, 2, 3)]
+    for part, home in enumerate(homes, start=1):
+        ask(StubJudge(seed=5), small, home, shard=Shard(part, 3))
+    return homes
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Start processes that need no time to import: they are forked from one that has."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "shardchild", "psycopg", "sqlalchemy.dialects.postgresql.psycopg"])
+    return context
+
+
+def sealed(home, name="stub"):
+    """The bytes of a judge's sealed table."""
+    return (home / "judgments" / f"{name}.parquet").read_bytes()
+
+
+def contents(home):
+    """All that a ledger holds of the stub, but for the numbers of films and runs, and the time."""
+    with Ledger.open(home / "ledger.sqlite", readonly=True) as ledger:
+        assert ledger.verify() == []
+        judge_id = ledger.judge_id("stub")
+        replies = ledger.replies(judge_id).drop("latency_ms").rows()
+        runs = sorted((run["plan"]["todo"], run["state"], len(run["events"])) for run in ledger.runs(judge_id))
+        controls = ledger.replies(judge_id, control=True).drop("latency_ms").rows()
+        return replies, controls, runs, ledger.done(judge_id)
+
+
+def test_r17_shards_merged_in_any_order_are_one_run(thirds, whole, tmp_path):
+    """Each order gives the same bytes as the run that was never divided."""
+    for number, order in enumerate(itertools.permutations(thirds)):
+        home = tmp_path / str(number)
+        done = merge(order, workspace=home)
+        assert (done.clashing, done.notices) == (0, [])
+        (judge,) = done.judges
+        assert (judge.run.state, judge.run.films) == ("done", FILMS)
+        assert sealed(home) == sealed(whole)
+        assert contents(home)[:2] == contents(whole)[:2]
+
+
+def test_a_shard_asks_about_its_own_films_and_shows_the_controls_of_all(small, thirds, whole):
+    """No film is asked about twice, and what a judge says without a film is the same everywhere."""
+    for part, home in enumerate(thirds, start=1):
+        _, controls, _, films = contents(home)
+        assert set(films) == {name for name in small.image_ids if Shard(part, 3).holds(name)}
+        assert controls == contents(whole)[1]
+
+
+def test_r17_merging_twice_and_overlapping_changes_nothing(thirds, whole, tmp_path):
+    """Again, one at a time, a part twice in one command, and with the whole run on top: the same ledger."""
+    home = tmp_path / "home"
+    merge(thirds, workspace=home)
+    once = contents(home)
+    again = merge([*thirds, thirds[0]], workspace=home)
+    (judge,) = again.judges
+    assert (judge.new, again.clashing) == (0, 0)
+    for part in thirds:
+        merge([part], workspace=home)
+    assert contents(home) == once
+    assert merge([whole], workspace=home).clashing == 0
+    assert contents(home)[0] == once[0]
+    assert sealed(home) == sealed(whole)
+    assert status_of(home)[0]["films"] == FILMS
+
+
+def test_shards_of_a_sample_are_the_sample(small, tmp_path):
+    """--limit-images draws first and divides then: all shards together ask about the films of one run."""
+    ask(StubJudge(seed=5), small, tmp_path / "whole", limit_images=9)
+    for part in (1, 2):
+        ask(StubJudge(seed=5), small, tmp_path / f"w{part}", limit_images=9, shard=Shard(part, 2))
+    merge([tmp_path / "w2", tmp_path / "w1"], workspace=tmp_path / "home")
+    assert sealed(tmp_path / "home") == sealed(tmp_path / "whole")
+
+
+def test_the_parts_are_only_read(thirds, tmp_path):
+    """No byte of a part's ledger or tables changes."""
+
+    def hashes():
+        files = [file for part in thirds for file in sorted(part.rglob("*")) if file.is_file()]
+        kept = [file for file in files if not file.name.endswith(("-wal", "-shm"))]
+        return {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in kept}
+
+    before = hashes()
+    merge(thirds, workspace=tmp_path)
+    assert hashes() == before
+
+
+def test_a_part_that_is_missing_or_unfinished_is_said(small, thirds, tmp_path):
+    """Two of three shards: the third is named; one that was stopped early is named with its end."""
+    done = merge(thirds[:2], workspace=tmp_path / "two")
+    assert [notice.code for notice in done.notices] == ["shards_missing"]
+    assert "3/3" in done.notices[0].message
+    assert done.judges[0].run.state == "unfinished"
+    killed = tmp_path / "killed"
+    shutil.copytree(thirds[2], killed)
+    with Ledger.open(killed / "ledger.sqlite") as ledger:
+        ledger.end(ledger.runs(ledger.judge_id("stub"))[-1]["run_id"], "interrupted", {})
+    done = merge([*thirds[:2], killed], workspace=tmp_path / "three")
+    assert "3/3 (interrupted)" in done.notices[0].message
+    ask(StubJudge(seed=5), small, killed, shard=Shard(3, 3))
+    assert done.judges[0].run.state == "interrupted"
+
+
+def test_x04_eight_shards_of_which_two_are_killed_and_requeued_are_one_run(small, whole, processes, tmp_path):
+    """X04: kill -9 in the middle of two of eight, the same command again, merged: the bytes of one run."""
+    homes = [tmp_path / f"w{part}" for part in range(1, 9)]
+    first = [
+        processes.Process(target=shardchild.go, args=(small, home, f"{part}/8"), kwargs={"killed": part in (3, 6)})
+        for part, home in enumerate(homes, start=1)
+    ]
+    codes = run_two_at_a_time(first)
+    assert [part for part, code in enumerate(codes, start=1) if code] == [3, 6]
+    assert {codes[2], codes[5]} == {-9}
+    partly = merge(homes, workspace=tmp_path / "partly")
+    assert 0 < partly.judges[0].run.films < FILMS
+    again = [processes.Process(target=shardchild.go, args=(small, homes[part - 1], f"{part}/8")) for part in (3, 6)]
+    assert run_two_at_a_time(again) == [0, 0]
+    done = merge(homes[::-1], workspace=tmp_path / "partly")
+    assert (done.clashing, done.notices, done.judges[0].run.state) == (0, [], "done")
+    assert sealed(tmp_path / "partly") == sealed(whole)
+    merge(homes, workspace=tmp_path / "fresh")
+    assert sealed(tmp_path / "fresh") == sealed(whole)
+
+
+def run_two_at_a_time(started):
+    """Run processes, two at once, and give how each ended."""
+    for first, second in zip(started[::2], started[1::2], strict=True):
+        first.start()
+        second.start()
+        first.join()
+        second.join()
+    return [process.exitcode for process in started]
+
+
+def test_several_processes_write_their_shards_to_one_postgresql(small, whole, postgres_url, processes, tmp_path):
+    """Two shards at once, one of them killed and begun again while the other's ledger is theirs both: one run."""
+    both = [
+        processes.Process(
+            target=shardchild.go,
+            args=(small, tmp_path / f"w{part}", f"{part}/2"),
+            kwargs={"ledger": postgres_url, "killed": part == 2},
+        )
+        for part in (1, 2)
+    ]
+    codes = run_two_at_a_time(both)
+    assert codes == [0, -9]
+    shardchild.go(small, tmp_path / "w2", "2/2", ledger=postgres_url)
+    with Ledger.open(postgres_url, readonly=True) as ledger:
+        states = sorted(run["state"] for run in ledger.runs(ledger.judge_id("stub")))
+        assert not ledger.busy()
+    assert "killed" in states
+    done = ask(StubJudge(seed=5), small, tmp_path / "all", ledger=postgres_url)
+    assert (done.state, done.films) == ("done", FILMS)
+    assert sealed(tmp_path / "all") == sealed(whole)
+    merged = merge([tmp_path / "w1", tmp_path / "w2"], workspace=tmp_path / "merged", ledger=postgres_url)
+    assert (merged.judges[0].new, merged.clashing) == (0, 0)
+    assert sealed(tmp_path / "merged") == sealed(whole)
+
+
+def test_a_shard_on_postgresql_is_refused_to_a_second_process_and_another_shard_is_not(small, postgres_url, tmp_path):
+    """The lock is that of the shard; whoever ends killed runs leaves those of other shards alone."""
+    with Ledger.open(postgres_url) as other, other.lock("judge run 1/2"):
+        judge_id = other.enrol(StubJudge(seed=9, name="x").card, StubJudge().questions(vocabulary(small)), "films")
+        run_id = other.begin(judge_id, {"shard": "1/2"}, {})
+        assert other.busy()
+        with pytest.raises(Exception, match=r"judge run 1/2 \(process .*is writing"):
+            ask(StubJudge(seed=5), small, tmp_path / "first", ledger=postgres_url, shard=Shard(1, 2))
+        ask(StubJudge(seed=5), small, tmp_path / "second", ledger=postgres_url, shard=Shard(2, 2))
+        assert [run["state"] for run in other.runs(judge_id) if run["run_id"] == run_id] == ["running"]
+
+
+def vocabulary(small):
+    """The findings of the small dataset."""
+    from bpals.audit import load_source  # noqa: PLC0415
+
+    return load_source(small.source, small.mapping).vocabulary
+
+
+def test_merging_into_postgresql_is_the_same(thirds, whole, postgres_url, tmp_path):
+    """The target may be a server: the bytes that are sealed are the same, and again nothing is new."""
+    done = merge(thirds, workspace=tmp_path, ledger=postgres_url)
+    assert done.judges[0].new > FILMS
+    assert sealed(tmp_path) == sealed(whole)
+    assert merge(thirds[::-1], workspace=tmp_path).judges[0].new == 0
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_a_conflict_is_listed_and_the_first_value_stays(thirds, tmp_path):
+    """R17: the same film, the same question, another number: reported, not averaged."""
+    spoilt = tmp_path / "spoilt"
+    shutil.copytree(thirds[0], spoilt)
+    change_an_answer(spoilt)
+    done = merge([thirds[0], spoilt], workspace=tmp_path / "ab")
+    assert done.clashing == 1
+    (clash,) = done.clashes
+    assert (clash.judge, clash.there.startswith("answered 99")) == ("stub", True)
+    assert sealed(tmp_path / "ab") == sealed(thirds[0])
+    other = merge([spoilt, thirds[0]], workspace=tmp_path / "ba")
+    assert (other.clashing, other.clashes[0].here.startswith("answered 99")) == (1, True)
+
+
+def change_an_answer(home):
+    """Make one reply of a ledger say something else."""
+    with Ledger.open(home / "ledger.sqlite") as ledger:
+        ledger.change(lambda connection: connection.exec_driver_sql(
+            "UPDATE reply SET logit = 99 WHERE number = 0 AND film_id = "
+            "(SELECT min(film_id) FROM film WHERE control = '')"))  # fmt: skip
+
+
+def test_success_beats_failure_whichever_comes_first(ledger_address, tmp_path):
+    """A film that failed in one part and was answered in another is answered, in both orders, attempts kept."""
+    paths = [tmp_path / "a.sqlite", tmp_path / "b.sqlite"]
+    for path, film in zip(paths, (failed("1.png"), asked("1.png")), strict=True):
+        with Ledger.open(path) as ledger:
+            judge_id, run_id = enrolled(ledger)
+            ledger.write(judge_id, run_id, [film])
+    seen = []
+    for order in (paths, paths[::-1]):
+        address = ledger_address if not seen else tmp_path / "second" / "ledger.sqlite"
+        with Ledger.open(address) as target:
+            for path in order:
+                with Ledger.open(path, readonly=True) as source:
+                    judge_id = enrolled(target)[0]
+                    numbers = target.take_runs(judge_id, source.stored_runs(1))
+                    taken = target.take_films(judge_id, source.stored_films(1, 0)[1], numbers)
+                    assert taken.clashes == []
+            assert target.verify() == []
+            seen.append(target.replies(judge_id).drop("latency_ms").rows())
+    assert seen[0] == seen[1]
+    assert {row[7] for row in seen[0]} == {"answered"}
+
+
+def test_films_of_other_bytes_are_a_conflict_and_never_mixed(tmp_path):
+    """The same name and another file: what was first stays, also where it had failed."""
+    with Ledger.open(tmp_path / "a.sqlite") as target, Ledger.open(tmp_path / "b.sqlite") as source:
+        for ledger, film in ((target, failed("1.png", sha256="old")), (source, asked("1.png", sha256="new"))):
+            judge_id, run_id = enrolled(ledger)
+            ledger.write(judge_id, run_id, [film])
+        numbers = target.take_runs(1, source.stored_runs(1))
+        taken = target.take_films(1, source.stored_films(1, 0)[1], numbers)
+        assert [(clash.subject, clash.here, clash.there) for clash in taken.clashes] == [("", "old", "new")]
+        assert set(target.replies(1)["outcome"]) == {"failed"}
+
+
+def test_another_judge_under_the_same_name_is_refused_with_the_difference(small, thirds, tmp_path):
+    """R17: another fingerprint is not mixed; the message names the field and the part."""
+    other = tmp_path / "other"
+    ask(StubJudge(seed=6), small, other, shard=Shard(2, 3))
+    with pytest.raises(UsageError, match=r"other: judge 'stub' is another one than in .*settings\.seed was 5, is 6"):
+        merge([thirds[0], other], workspace=tmp_path / "home")
+
+
+def test_another_dataset_is_refused(thirds, tmp_path):
+    """Two datasets are two workspaces."""
+    spoilt = tmp_path / "spoilt"
+    shutil.copytree(thirds[0], spoilt)
+    with Ledger.open(spoilt / "ledger.sqlite") as ledger:
+        ledger.change(lambda connection: connection.exec_driver_sql("UPDATE judge SET dataset = 'elsewhere'"))
+    with pytest.raises(UsageError, match=r"asked about the dataset 'elsewhere'"):
+        merge([thirds[1], spoilt], workspace=tmp_path / "home")
+
+
+def test_a_folder_without_a_judge_or_the_target_itself_is_refused(thirds, tmp_path):
+    """What is typed is never left out in silence."""
+    with pytest.raises(UsageError, match="holds no judge"):
+        merge([thirds[0], tmp_path / "nowhere"], workspace=tmp_path / "home")
+    with pytest.raises(UsageError, match="into itself"):
+        merge(thirds, workspace=thirds[0])
+
+
+def write_scores(path, ids, p):
+    """Scores of a table, one number for all."""
+    rows = {"image_id": ids, **{finding: [p] * len(ids) for finding in smallset.FINDINGS}}
+    pl.DataFrame(rows).write_csv(path)
+    return f"table:{path}"
+
+
+def test_sealed_tables_come_along(small, tmp_path):
+    """Scores that were read, and are in no ledger, are merged by film and finding."""
+    spec = write_scores(tmp_path / "scores.csv", small.image_ids, 0.25)
+    for name in ("a", "b"):
+        ask(spec, small, tmp_path / name)
+    done = merge([tmp_path / "a", tmp_path / "b"], workspace=tmp_path / "home")
+    assert [(each.run.name, each.run.films, done.clashing) for each in done.judges] == [("scores", FILMS, 0)]
+    assert sealed(tmp_path / "home", "scores") == sealed(tmp_path / "a", "scores")
+
+
+def test_sealed_parts_are_joined_and_contradictions_counted(small, tmp_path):
+    """Of two parts of a sealed judge each brings its films; a failure gives way, another number is a conflict."""
+    ask(write_scores(tmp_path / "scores.csv", small.image_ids, 0.25), small, tmp_path / "a")
+    whole = Workspace(tmp_path / "a").judge("scores")
+    table = whole.answers().sort("image_id", "finding")
+    first = pl.col("image_id") == pl.col("image_id").first()
+    failing = pl.when(first).then(pl.lit(None)).otherwise(pl.col("p_present")).alias("p_present")
+    outcome = pl.when(first).then(pl.lit("failed")).otherwise(pl.col("outcome").cast(pl.String))
+    parts = {
+        "left": table.head(60).with_columns(failing, outcome.cast(table.schema["outcome"]).alias("outcome")),
+        "right": table.filter(first | (pl.int_range(pl.len()) >= 60)),
+        "wrong": table.tail(3).with_columns(pl.lit(0.75).alias("p_present")),
+    }
+    for name, part in parts.items():
+        Workspace(tmp_path / name).seal_judge("scores", whole.card, part, None, {"dataset": "films", "state": "done"})
+        Workspace(tmp_path / name).remember_dataset(small.source, small.mapping)
+    for order in (("left", "right"), ("right", "left")):
+        home = tmp_path / "-".join(order)
+        done = merge([tmp_path / name for name in order], workspace=home)
+        assert done.clashing == 0
+        assert Workspace(home).judge("scores").answers().equals(table)
+    done = merge([tmp_path / name for name in parts], workspace=tmp_path / "all")
+    assert done.clashing == 3
+    assert Workspace(tmp_path / "all").judge("scores").answers().equals(table)
+
+
+def look_at(home, files, dataset, *, scale=1.0):
+    """Keep features of some films, as the probe does."""
+    cache = FeatureCache(home, "tiny", "sha256:" + "ab" * 32, 3)
+    Workspace(home).remember_dataset(dataset.source, dataset.mapping)
+    with cache.writing() as writer:
+        for name, sha256 in files.items():
+            numbers = np.array([len(name), int(name[:3]), 1], dtype=np.float32) * scale
+            writer.put(Seen(image_id=name, sha256=sha256, width_px=4, height_px=4, notes=(), features=numbers,
+                            thumbnail=np.zeros((32, 32), dtype=np.uint8)))  # fmt: skip
+    return cache
+
+
+def test_features_of_two_parts_become_one_cache(small, tmp_path):
+    """The probe's films, looked at in shards: in any order, twice, the same features; other bytes are a conflict."""
+    names = small.image_ids[:10]
+    parts = [{name: f"of {name}" for name in names if Shard(part, 2).holds(name)} for part in (1, 2)]
+    for part, files in zip("ab", parts, strict=True):
+        look_at(tmp_path / part, files, small)
+    homes = [tmp_path / part for part in "ab"]
+    for number, order in enumerate((homes, homes[::-1])):
+        done = merge([*order, *order], workspace=tmp_path / str(number))
+        assert (done.clashing, done.notices[0].code, done.notices[0].count) == (0, "features_merged", len(names))
+    caches = [FeatureCache(tmp_path / name, "tiny", "sha256:" + "ab" * 32, 3) for name in "01"]
+    assert caches[0].films().equals(caches[1].films())
+    rows = caches[0].features(names).rows(0, len(names))
+    assert rows[:, 1].tolist() == [int(name[:3]) for name in names]
+    look_at(tmp_path / "c", {names[0]: "another file"}, small)
+    done = merge([tmp_path / "c"], workspace=tmp_path / "0")
+    assert [(clash.image_id, clash.subject) for clash in done.clashes] == [(names[0], "")]
+
+
+def test_a_probe_whose_shards_were_merged_is_the_probe_of_one_run(tmp_path):
+    """Two shards look, the merged workspace learns: the same bytes as where one run did both."""
+    (tmp_path / "small").mkdir()
+    films = smallset.write(tmp_path / "small", 240)
+    spec = f"probe:{tinyonnx.write(tmp_path / 'tiny.onnx')}"
+    order = Order(source=films.source, mapping=films.mapping, workers=0)
+    run_probe(spec, images=films.images, workspace=tmp_path / "whole", order=order)
+    for part in (1, 2):
+        run_probe(
+            spec, images=films.images, workspace=tmp_path / f"w{part}", order=replace(order, shard=Shard(part, 2))
+        )
+    done = merge([tmp_path / "w2", tmp_path / "w1"], workspace=tmp_path / "home")
+    assert [notice.code for notice in done.notices] == ["features_merged"]
+    run = run_probe(spec, workspace=tmp_path / "home", order=Order(workers=0))
+    assert (run.films, run.tally.films_all, run.counts["answered"] > 0) == (240, 0, True)
+    assert sealed(tmp_path / "home", "probe-tiny") == sealed(tmp_path / "whole", "probe-tiny")
+
+
+def test_what_a_merge_holds_in_memory_is_a_batch(tmp_path):
+    """Films are taken some at a time: a ledger of many gives no more at once than a few megabytes hold."""
+    many = 501
+    with Ledger.open(tmp_path / "a.sqlite") as source:
+        judge_id, run_id = enrolled(source)
+        source.write(judge_id, run_id, [asked(f"{number}.png") for number in range(many)])
+        sizes, last = [], 0
+        while True:
+            last, some = source.stored_films(judge_id, last)
+            if not some:
+                break
+            sizes.append(len(some))
+    assert sizes == [200, 200, 101]
+
+
+def test_replies_are_copied_with_all_their_evidence(tmp_path):
+    """Text, tokens, milliseconds, tries, time: a film is there as it was."""
+    film = asked("1.png")
+    with Ledger.open(tmp_path / "a.sqlite") as source, Ledger.open(tmp_path / "b.sqlite") as target:
+        for ledger in (source, target):
+            enrolled(ledger)
+        source.write(1, 1, [film])
+        source.event(1, "limit", "cut to 3")
+        numbers = target.take_runs(1, source.stored_runs(1))
+        target.take_films(1, source.stored_films(1, 0)[1], numbers)
+        target.take_runs(1, source.stored_runs(1))
+        assert source.replies(1).equals(target.replies(1))
+        assert source.counts(1) == target.counts(1)
+        assert [event["detail"] for run in target.runs(1) for event in run["events"]] == ["cut to 3"]

@@ -1,0 +1,223 @@
+"""A whole probe, from films to a sealed judge: resumable, honest about films that cannot be seen, and told apart."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+import smallset
+import tinyonnx
+
+import shape
+from bpals.errors import UsageError
+from bpals.judging import Order, run_judge
+from bpals.probing import run_probe
+from bpals.shard import Shard
+from bpals.workspace import Workspace
+
+FILMS = 260
+CHILD = shape.ROOT / "tests" / "probechild.py"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Films of the examples, drawn: enough for a probe to learn from; one is cut off."""
+    made = smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+    cut = made.images / made.image_ids[5]
+    cut.write_bytes(cut.read_bytes()[:-100])
+    return made
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A backbone of 16 numbers."""
+    return tinyonnx.write(tmp_path_factory.mktemp("backbone") / "tiny.onnx")
+
+
+def probe(tiny, small, home, **more):
+    """Run the probe over the small dataset."""
+    said = []
+    order = Order(source=small.source, mapping=small.mapping, **({"workers": 0} | more))
+    run = run_probe(f"probe:{tiny}", images=small.images, workspace=home, order=order, say=said.append)
+    return run, said
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, small, tmp_path_factory):
+    """The probe, run to its end."""
+    home = tmp_path_factory.mktemp("whole")
+    return home, *probe(tiny, small, home)
+
+
+def answers(home, name="probe-tiny"):
+    """What the sealed judge says."""
+    return Workspace(home).judge(name).answers()
+
+
+def test_a_probe_is_sealed_as_any_judge_is(whole, small):
+    """A row a film and finding; the film that is cut off is failed, and no evidence."""
+    home, run, _ = whole
+    assert (run.name, run.state, run.films) == ("probe-tiny", "done", FILMS)
+    table = answers(home)
+    assert table.height == FILMS * 3 == sum(run.counts.values())
+    assert run.counts["failed"] == 3
+    failed = table.filter(pl.col("outcome") == "failed")
+    assert failed["image_id"].unique().to_list() == [small.image_ids[5]]
+    assert failed["p_present"].null_count() == 3
+    assert failed["why"].str.contains("ends early|bytes").all()
+    assert run.counts["answered"] > FILMS
+    card = Workspace(home).judge("probe-tiny").card
+    assert (card["trained_on_target"], card["model"], card["kind"]) == ("yes", "tiny", "image")
+
+
+def test_what_was_seen_is_not_looked_at_again(whole, tiny, small, tmp_path):
+    """A second run reads no film, not even a readable one, and gives the same table to the last byte."""
+    home, _, _ = whole
+    again = shutil.copytree(home, tmp_path / "again")
+    seen = sorted(path.name for path in again.glob("features/*/*"))
+    run, _ = probe(tiny, small, again)
+    assert run.tally.films_all == 0
+    assert sorted(path.name for path in again.glob("features/*/*")) == seen
+    for name in ("probe-tiny.parquet", "probe-tiny.json"):
+        assert (again / "judgments" / name).read_bytes() == (home / "judgments" / name).read_bytes()
+
+
+def test_a_mended_film_is_looked_at_when_it_is_asked_for(whole, tiny, small, tmp_path):
+    """A failure stands until --retry-failed; then the film is judged, and nothing failed."""
+    home, _, _ = whole
+    again, films = shutil.copytree(home, tmp_path / "again"), shutil.copytree(small.images, tmp_path / "films")
+    (films / small.image_ids[5]).write_bytes(smallset.another_picture())
+    order = {"source": small.source, "mapping": small.mapping, "workers": 0}
+    before = run_probe(f"probe:{tiny}", images=films, workspace=again, order=Order(**order))
+    assert before.counts["failed"] == 3
+    after = run_probe(f"probe:{tiny}", images=films, workspace=again, order=Order(**order, retry_failed=True))
+    assert (after.counts["failed"], after.films) == (0, FILMS)
+
+
+def test_some_films_are_a_part_of_all(whole, tiny, small, tmp_path):
+    """--limit-images draws films; too few to learn from are unsupported, and more of them go on from there."""
+    run, _ = probe(tiny, small, tmp_path, limit_images=30)
+    assert run.films == 30
+    assert run.counts["answered"] == 0
+    assert "a probe learns from at least 200" in run.why
+    probe(tiny, small, tmp_path)
+    assert answers(tmp_path).equals(answers(whole[0]))
+
+
+def test_parts_of_several_machines_are_one_probe(whole, tiny, small, tmp_path):
+    """--shard looks and learns nothing; the parts' features in one folder give the same judge as one run."""
+    together = tmp_path / "together"
+    for part in (1, 2):
+        home = tmp_path / f"part{part}"
+        run, said = probe(tiny, small, home, shard=Shard(part, 2))
+        assert run.sealed is None
+        assert 0 < run.films < FILMS
+        assert "without --shard" in said[-1]
+        shutil.copytree(home / "features", together / "features", dirs_exist_ok=True)
+    run, _ = probe(tiny, small, together)
+    assert run.tally.films_all == 0
+    assert answers(together).equals(answers(whole[0]))
+
+
+def test_workers_give_the_same_judge(whole, tiny, small, tmp_path):
+    """Two processes, another order of arrival, other blocks: the same answers to the last bit."""
+    probe(tiny, small, tmp_path, workers=2)
+    assert answers(tmp_path).equals(answers(whole[0]))
+
+
+def line(tiny, small, home):
+    """The command line of the run."""
+    return ["judge", "run", f"probe:{tiny}", *small.words, "--workspace", str(home)]
+
+
+def blocks(home):
+    """The blocks that are sealed."""
+    return list(home.glob("features/*/*.parquet"))
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(whole, tiny, small, tmp_path):
+    """R02: SIGKILL while films are looked at: sealed blocks are kept, and the same command ends with the same judge."""
+    words = [sys.executable, CHILD, tiny, small.source, small.mapping, small.images, tmp_path]
+    child = subprocess.Popen([*map(str, words)], env=os.environ | {"PYTHONPATH": str(shape.SRC)})
+    while len(blocks(tmp_path)) < 2:
+        assert child.poll() is None
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    kept = pl.concat([pl.read_parquet(block, columns=["image_id"]) for block in blocks(tmp_path)])
+    assert 8 <= kept.height < FILMS
+    assert not (tmp_path / "judgments").exists()
+    run, _ = probe(tiny, small, tmp_path)
+    assert run.tally.films_all == FILMS - kept.height
+    assert answers(tmp_path).equals(answers(whole[0]))
+
+
+def test_ctrl_c_ends_a_run_and_leaves_nothing_half_written(whole, start_bpals, tiny, small, tmp_path):
+    """R04: exit code 130, and the same command goes on."""
+    child = start_bpals(*line(tiny, small, tmp_path))
+    while not list(tmp_path.glob("features/*/.lock")):
+        assert child.poll() is None, child.stderr.read()
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate()
+    assert child.returncode == 130, errors
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert not list(tmp_path.glob("features/*/.*.part"))
+    probe(tiny, small, tmp_path)
+    assert answers(tmp_path).equals(answers(whole[0]))
+
+
+def test_an_interrupted_run_keeps_what_was_seen(tiny, small, tmp_path):
+    """R04: the open block is sealed too; nothing is learnt from a part."""
+
+    def interrupt(snapshot):
+        if snapshot.films_done == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    order = Order(source=small.source, mapping=small.mapping, workers=0)
+    run = run_probe(f"probe:{tiny}", images=small.images, workspace=tmp_path, order=order, watch=interrupt)
+    assert (run.state, run.films, run.sealed) == ("interrupted", 1, None)
+    assert [pl.read_parquet(block).height for block in blocks(tmp_path)] == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_command_says_what_became_of_it(start_bpals, tiny, small, tmp_path):
+    """As JSON, for a program, on a machine without torch; what means nothing to a probe is refused."""
+    words = line(tiny, small, tmp_path / "home")
+    for name in ("torch", "torchvision", "transformers", "timm", "onnx"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('it is not needed to run a probe')")
+    without = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{shape.SRC}"}
+    done = start_bpals(*words, "--limit-images", 40, "--json", environment=without)
+    out, errors = done.communicate()
+    assert done.returncode == 0, errors
+    told = json.loads(out)
+    assert (told["judge"], told["films"], told["card"]["trained_on_target"]) == ("probe-tiny", 40, "yes")
+    refused = start_bpals(*words, "--side", 512)
+    assert "--side means nothing to a judge of kind probe" in refused.communicate()[1]
+    assert refused.returncode == 2
+
+
+def test_a_name_that_another_judge_has_is_refused(whole, tiny, small, tmp_path):
+    """A probe does not overwrite a table of scores."""
+    home = shutil.copytree(whole[0], tmp_path / "again")
+    (tmp_path / "scores.csv").write_text(f"image_id,Cardiomegaly\n{small.image_ids[0]},0.5\n")
+    run_judge(f"table:{tmp_path / 'scores.csv'}", workspace=home, order=Order(name="mine"))
+    with pytest.raises(UsageError, match="'mine' is already here"):
+        probe(tiny, small, home, name="mine")
+
+
+def test_a_probe_is_not_asked_question_by_question(tiny, small, tmp_path):
+    """Who asks for it in Python by the other name is told the right one."""
+    with pytest.raises(UsageError, match="run_probe"):
+        run_judge(f"probe:{tiny}", images=small.images, workspace=tmp_path)
+    with pytest.raises(UsageError, match="is no probe"):
+        run_probe("stub:1", images=small.images, workspace=tmp_path)
+
+
+def test_where_the_films_are_is_asked_for(tiny, tmp_path):
+    """Before anything is made."""
+    with pytest.raises(UsageError, match="--images PATH"):
+        run_probe(f"probe:{tiny}", workspace=tmp_path)

@@ -20,7 +20,7 @@ import shape
 from bpals.ledger import Ledger
 from bpals.ledger.reviewschema import REVIEW
 from bpals.review.desk import chain
-from bpals.workspaceledger import LEDGER
+from bpals.workspace import LEDGER
 
 pytest.importorskip("fastapi")
 from bpals.readingroom import office

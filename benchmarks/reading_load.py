@@ -225,7 +225,7 @@ def measure(given: argparse.Namespace, home: Path, names: Sequence[str], folder:
         "lost": lost,
         "doubled": doubled + shared,
         "start_s": float(np.median(server.starts)),
-        "log": verify_log(home, ledger=given.ledger),
+        "log": list(verify_log(home, ledger=given.ledger).found),
     }
 
 

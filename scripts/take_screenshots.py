@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import shutil
 import sys
 import tempfile
@@ -38,8 +39,9 @@ learn_every = 1000
 """
 READS = 40
 """Cases that two readers read before the pictures of adjudication and progress are taken."""
-MASS = ((622, 392), (694, 460))
-"""Where the mass stands on the first film that has another before it."""
+HERNIA = ((697, 508), (801, 604))
+"""Where the hernia stands on the first film that has another before it."""
+LATER = r"follow-up [1-9]\d* \(this case\)"
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
 
 
@@ -63,7 +65,7 @@ def enter(room: OpenRoom, window: Page, name: str, role: str = "reader") -> None
     known = {card.account.name: card.account for card in room.room.accounts.cards()}
     account = known.get(name) or room.room.accounts.make(name, role)
     window.goto(f"{room.binding.origin}/enter#{room.room.accounts.make_link(account, by='screenshots')}")
-    window.wait_for_url("**/read")
+    window.wait_for_url(re.compile("/(read|adjudicate)$"))
 
 
 def until(window: Page, holds: str, seconds: float = 60.0) -> None:
@@ -124,18 +126,17 @@ def reading(room: OpenRoom, window: Page, folder: Path) -> None:
     """Take the reading page blind, with the patient's film before, and then revealed."""
     enter(room, window, "reader")
     until(window, FILM)
-    while window.locator("#strip").is_hidden():
+    while not re.search(LATER, window.inner_text("#strip")):
         case = window.inner_text("#case")
         window.keyboard.press("s")
-        window.keyboard.press("Enter")
         until(window, f"document.getElementById('case').textContent !== '{case}'")
         until(window, FILM)
-    for key in ("[", "Shift+c", "q", "m", ".", "b"):
+    for key in ("[", "Shift+c", "q", "h", ".", "b"):
         window.keyboard.press(key)
     until(window, "[...document.querySelectorAll('cxr-canvas')].every(each => each.film)")
-    window.mouse.move(*MASS[0])
+    window.mouse.move(*HERNIA[0])
     window.mouse.down()
-    window.mouse.move(*MASS[1], steps=4)
+    window.mouse.move(*HERNIA[1], steps=4)
     window.mouse.up()
     shoot(window, folder, "room-read")
     window.keyboard.press("Enter")

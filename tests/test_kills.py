@@ -10,13 +10,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import sealedrecord
 
 import bpals
 from bpals.cli.main import obey
 from bpals.errors import WorkspaceError
 from bpals.workspace import Workspace
 
-LEDGER = b"reviews that must never be lost"
 SEALING = ("signal.parquet", "report.html", "run.json")
 """Files whose appearance in the staging folder says that the end is near: there a kill does the most harm."""
 
@@ -115,13 +115,19 @@ def scored(folder, outputs, capsys):
     return {"1": "new", "2": "old"}[shown.split("(first: ")[1][0]]
 
 
+@pytest.fixture(scope="module")
+def ledger():
+    """A ledger that must never be lost."""
+    return sealedrecord.ledger_bytes()
+
+
 @pytest.fixture
-def killed(outputs, start_bpals, capsys, tmp_path):
+def killed(outputs, ledger, start_bpals, capsys, tmp_path):
     """Kill audits over a whole old output, two at a time, and list what is seen; every tenth is then run through."""
 
     def kill_one(number):
         folder = shutil.copytree(outputs.old, tmp_path / str(number))
-        (folder / "ledger.sqlite").write_bytes(LEDGER)
+        (folder / "ledger.sqlite").write_bytes(ledger)
         os.utime(folder / "ledger.sqlite", ns=(1, 1))
         inode = (folder / "ledger.sqlite").stat().st_ino
         process = start_bpals("audit", *outputs.new_words, "--workspace", folder)
@@ -143,9 +149,9 @@ def killed(outputs, start_bpals, capsys, tmp_path):
                 assert code == -9 or (code, seen[-1]) == (0, "new")
                 if number % 10 == 9:
                     run_through(folder)
-                ledger = (folder / "ledger.sqlite").stat()
-                assert (ledger.st_ino, ledger.st_mtime_ns) == (inode, 1)
-                assert (folder / "ledger.sqlite").read_bytes() == LEDGER
+                found = (folder / "ledger.sqlite").stat()
+                assert (found.st_ino, found.st_mtime_ns) == (inode, 1)
+                assert (folder / "ledger.sqlite").read_bytes() == ledger
         return seen
 
     return kill_times
@@ -165,13 +171,13 @@ def test_two_hundred_kills_leave_the_old_output_the_new_one_or_none(killed):
 
 
 @pytest.mark.sweep
-def test_ten_kills_of_the_whole_nih_audit(nih_workspace, start_bpals, outputs, tmp_path):
+def test_ten_kills_of_the_whole_nih_audit(nih_workspace, start_bpals, outputs, ledger, tmp_path):
     """Over a small old output; what counts as new is byte for byte what an undisturbed audit writes."""
     tables = {name: told for name, told in Workspace(nih_workspace).run["files"].items() if name.endswith(".parquet")}
     seconds = Workspace(nih_workspace).run["seconds"]
     draw = random.Random(112_120)  # noqa: S311
     folder = shutil.copytree(outputs.old, tmp_path / "audit")
-    (folder / "ledger.sqlite").write_bytes(LEDGER)
+    (folder / "ledger.sqlite").write_bytes(ledger)
     for _ in range(10):
         kill(start_bpals("audit", "--workspace", folder), folder, draw, seconds)
         try:
@@ -188,4 +194,4 @@ def test_ten_kills_of_the_whole_nih_audit(nih_workspace, start_bpals, outputs, t
     assert process.returncode == 0, errors
     assert Workspace(folder).open().run["files"]["signal.parquet"] == tables["signal.parquet"]
     assert not list(folder.glob(".staging-*"))
-    assert (folder / "ledger.sqlite").read_bytes() == LEDGER
+    assert (folder / "ledger.sqlite").read_bytes() == ledger

@@ -1,5 +1,6 @@
 """Where a ledger lies and who may write it: strange files, locks, backups, changes of the tables, filesystems."""
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -20,6 +21,7 @@ from sqlalchemy import CheckConstraint, inspect
 
 from bpals.errors import WorkspaceError
 from bpals.ledger import Ledger, old_sqlite, unfit
+from bpals.ledger.lock import only_writer
 from bpals.ledger.migrations import MIGRATIONS, Migration
 from bpals.ledger.place import Place
 from bpals.ledger.reviewschema import REVIEW_TABLES
@@ -487,3 +489,21 @@ def test_two_that_find_a_new_ledger_at_one_moment_both_get_it(tmp_path):
     for each in together:
         each.join(30)
     assert told == [[], [], [], []]
+
+
+def test_a_look_at_a_lock_does_not_turn_away_the_writer_that_comes_just_then(tmp_path):
+    """Whoever looks whether a lock is held holds it for a moment, without a name: a writer waits for that."""
+    path, inside = tmp_path / "ledger.lock", threading.Event()
+    path.touch()
+
+    def write():
+        with only_writer(path, "judge run"):
+            inside.set()
+
+    with path.open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert not inside.wait(0.2)
+    assert inside.wait(30)
+    writer.join()

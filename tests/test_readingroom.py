@@ -6,15 +6,19 @@ import socket
 import time
 from pathlib import Path
 
+import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from bpals.errors import UsageError
+from bpals.errors import LockHeld, UsageError
+from bpals.ledger.relay import for_a_run
 from bpals.readingroom import Opening, office, open_room, serve_room, verify_log
 from bpals.review.web.binding import Binding
-from bpals.workspace import Workspace
+from bpals.reviewfiles import import_reviews
+from bpals.workspace import LEDGER, Workspace
 
 ROOT = Path(__file__).parents[1]
+PASSWORD = "seven lamps by the sea"  # noqa: S105  nobody's
 
 
 @pytest.fixture
@@ -73,7 +77,7 @@ def test_what_is_read_flows_back_into_signal_and_queue(opening):
         signals = room.room.desk.reviews().filter(reading_id=case["reading_id"], saw_signal=1)["signal"].unique()
         assert signals.to_list() == [told["last"]["version"]]
         assert told["last"]["drawn"] > 0
-    assert verify_log(opening.workspace) == []
+    assert verify_log(opening.workspace).found == ()
 
 
 def test_a_room_that_was_closed_goes_on_where_it_was(opening):
@@ -107,9 +111,41 @@ def test_a_port_that_is_taken_is_named(opening):
 def test_accounts_turn_the_link_into_a_login(opening):
     """Once somebody has a password, the address that is printed opens nothing by itself."""
     with office(opening.workspace) as accounts:
-        accounts.make("anna", "admin", password="seven lamps by the sea", by="test")  # noqa: S106  nobody's
+        accounts.make("anna", "admin", password=PASSWORD, by="test")
     with open_room(opening) as room:
         assert room.entrance.endswith("/login")
+
+
+def test_an_account_and_a_file_of_reads_come_in_beside_an_open_room(opening, tmp_path):
+    """On SQLite too: the room writes them, whoever is new enters at once, and the next lesson hears the reads."""
+    film = pl.read_parquet(opening.workspace / "images.parquet")["image_id"][0]
+    (tmp_path / "reads.csv").write_text(f"image_id,reader,Effusion,Fracture\n{film},ann,YES,NO\n")
+    with open_room(opening) as room:
+        with office(opening.workspace) as accounts:
+            accounts.make("anna", "reader", password=PASSWORD, by="test")
+        assert room.room.accounts.enter("anna", PASSWORD).name == "anna"
+        told = import_reviews(opening.workspace, tmp_path / "reads.csv")
+        assert (told.read, told.reviews["finding"].to_list()) == (2, ["Effusion", "Fracture"])
+        assert import_reviews(opening.workspace, tmp_path / "reads.csv").already == 2
+        assert room.room.desk.reviews()["reader"].to_list() == ["ann", "ann"]
+    assert verify_log(opening.workspace).found == ()
+
+
+def test_r23_a_judge_run_that_began_before_the_room_keeps_it_closed_and_says_what_to_do(opening):
+    """R23: which process it is, how to stop it, and that the room comes first if both are wanted."""
+    with for_a_run(opening.workspace / LEDGER), pytest.raises(LockHeld) as refused:
+        open_room(opening).__enter__()
+    said = str(refused.value)
+    assert f"judge run (process {os.getpid()} on " in said
+    assert f"kill -INT {os.getpid()}" in said
+    assert "open the reading room first" in said
+
+
+def test_a_second_room_is_told_to_close_the_first(opening):
+    """Nobody is told to kill a process that others are reading in."""
+    with open_room(opening), pytest.raises(LockHeld, match="Close the reading room with Ctrl-C") as refused:
+        open_room(opening).__enter__()
+    assert "kill" not in str(refused.value)
 
 
 def test_real_films_are_read_out_of_their_tars(nih_workspace, tmp_path):

@@ -10,16 +10,19 @@ import pytest
 from smallset import EXAMPLES
 
 import bpals
-from bpals.blindreads import LEDGER, blind_reads, voting
+from bpals.audit import load_source
+from bpals.blindreads import ADJUDICATIONS, LEDGER, blind_reads, voting
 from bpals.durable import sha256
 from bpals.errors import WorkspaceError
+from bpals.experts import load_experts
 from bpals.findings import Vocabulary
 from bpals.readinglist import CASES
-from bpals.relearning import Lesson, relearn, teach, version
-from bpals.review.desk.consensus import REVIEW_COLUMNS
+from bpals.relearning import Lesson, lessons_of, relearn, teach, version
+from bpals.review.desk.consensus import CONSENSUS, REVIEW_COLUMNS
 from bpals.review.desk.study import default_study
+from bpals.reviewfiles import import_reviews
 from bpals.score import references
-from bpals.types import Reviews
+from bpals.types import REVIEWS, Reviews
 from bpals.workspace import RUN, Workspace
 
 FINDINGS = ("Nodule", "Mass", "Effusion")
@@ -150,6 +153,20 @@ def test_it_says_what_changed_and_names_the_version_before(home, reads):
     assert [entry["version"] for entry in Workspace(home).run["history"]] == [before, learned.version]
 
 
+def test_each_lesson_is_written_down(home, reads):
+    """When, what it heard, and how many trusts and flags of which finding it changed; the next one keeps it."""
+    few = relearn(home, replace(reads, table=reads.table.head(300)))
+    learned = relearn(home, reads)
+    told = lessons_of(Workspace(home).run)
+    assert [lesson["version"] for lesson in told] == [few.version, learned.version]
+    assert told[0]["at"] <= told[1]["at"]
+    assert told[1]["reads"] == reads.table.height
+    assert told[1]["readings"] == reads.table.unique(["image_id", "reader"]).height
+    assert told[1]["changed"] == dict(learned.changed)
+    for name in ("trust", "flag"):
+        assert sum(changes[name] for changes in told[1]["findings"].values()) == learned.changed[name] > 0
+
+
 def test_every_step_can_be_made_again(home, reads, tmp_path):
     """The same reads give the same signal, also after others were learned from in between."""
     other = shutil.copytree(home, tmp_path / "other")
@@ -183,6 +200,47 @@ def test_reads_of_the_file_stay_heard(audited, sheet, both, tmp_path):
     learned = relearn(home, mine)
     assert learned.reads == both.table.height + third.height
     assert set(Workspace(home).run["reviews"]["inputs"]) == {sheet.name, LEDGER}
+
+
+def test_a_plain_audit_hears_what_the_workspace_keeps(place, home, audited, sheet):
+    """Bit by bit as with --reviews, with a line that says so; what was there before it stays in the history."""
+    before = version(home)
+    import_reviews(home, sheet)
+    run = bpals.audit(**words(place), workspace=home)
+    assert version(home) == audited.record["files"]["signal.parquet"]["sha256"] != before
+    assert (run.record["reviews"]["reads"], set(run.record["reviews"]["inputs"])) == (4 * FILMS, {LEDGER})
+    assert [entry["version"] for entry in run.record["history"]] == [before]
+    told = {notice["code"]: notice["message"] for notice in run.record["notices"]}
+    assert told["own_reviews"].startswith(f"{4 * FILMS:,} reads that this workspace keeps were heard")
+    assert "bpals audit --no-reviews" in told["own_reviews"]
+
+
+def test_an_audit_without_reviews_says_so_and_keeps_the_history(place, home, reads, sheet):
+    """After a lesson: the signal is the plain one again, the lesson's version is named, and nothing was heard."""
+    before = version(home)
+    import_reviews(home, sheet)
+    learned = relearn(home, reads)
+    run = bpals.audit(**words(place), workspace=home, no_reviews=True)
+    assert version(home) == before
+    assert run.record["reviews"] is None
+    assert run.record["values"]["no_reviews"] == {"value": True, "given": "passed", "reason": ""}
+    assert [(entry["version"], entry["reads"]) for entry in run.record["history"]] == [
+        (before, 0),
+        (learned.version, learned.reads),
+    ]
+
+
+def test_reads_of_another_dataset_are_counted_and_not_heard(place, home):
+    """A ledger that several workspaces share may hold none of this one's films."""
+    foreign = Reviews(
+        table=pl.DataFrame({"image_id": ["x.png"], "finding": ["Mass"], "reader": ["Ann"], "verdict": ["present"],
+                            "inclusion": [None]}).cast(dict(REVIEWS)),
+        inputs={LEDGER: "sha256:0"},
+    )  # fmt: skip
+    use = {name: entry["value"] for name, entry in Workspace(home).run["values"].items()}
+    experts = load_experts(use, load_source(*words(place).values()), foreign)
+    assert experts.reviews is None
+    assert [(notice.code, notice.count) for notice in experts.notices] == [("unknown_images", 1)]
 
 
 def test_another_dataset_is_refused(place, home, reads, tmp_path):
@@ -274,6 +332,31 @@ def test_a_finding_outside_the_vocabulary_is_counted_and_not_audited():
     assert [group.name for group in reads.groups] == ["Nodule or mass"]
     assert [(notice.code, notice.count) for notice in reads.notices] == [("unaudited", 1), ("unaudited", 1)]
     assert reads.inputs == {LEDGER: sha256(reads.table.write_csv().encode())}
+
+
+def settled(finding, verdict, **more):
+    """What a desk says a pair came to."""
+    usual = {"image_id": "a.png", "how": "adjudicator", "by": "Cay", "round": 0}
+    row = {"finding": finding, "verdict": verdict, **usual, **more}
+    return pl.DataFrame([{name: row.get(name) for name in CONSENSUS}], schema=CONSENSUS)
+
+
+def test_what_people_settled_stands_over_the_votes_of_a_pair():
+    """An adjudicator's word and a discussion's; a majority of blind reads is these reads, and hedges settle nothing."""
+    rows = table(*(review(number, finding=finding) for number, finding in enumerate(FINDINGS)))
+    consensus = pl.concat(
+        [
+            settled("Nodule", "absent"),
+            settled("Mass", "present", how="consensus", by=None, round=3),
+            settled("Effusion", "absent", how="majority", by=None),
+            settled("Fracture", "present"),
+        ]
+    )
+    reads = blind_reads(rows, WORDS, consensus)
+    assert reads.settled.rows() == [("a.png", "Mass", 1.0), ("a.png", "Nodule", 0.0)]
+    assert reads.inputs[ADJUDICATIONS] == sha256(reads.settled.write_csv().encode())
+    assert blind_reads(rows, WORDS, settled("Mass", "uncertain")).settled.is_empty()
+    assert set(blind_reads(rows, WORDS, settled("Mass", "uncertain")).inputs) == {LEDGER}
 
 
 def test_of_one_reader_who_says_two_things_both_reads_vote():

@@ -11,6 +11,7 @@ import atthedesk
 import madereviews
 import polars as pl
 import pytest
+import sealedrecord
 from sqlalchemy import insert
 
 import bpals
@@ -27,8 +28,7 @@ from bpals.reviewfiles import FORMATS, export_reviews, import_reviews, load_revi
 from bpals.score import references
 from bpals.signal.agreement import Bootstrap, among
 from bpals.signal.majority import majority
-from bpals.workspace import Workspace
-from bpals.workspaceledger import LEDGER
+from bpals.workspace import LEDGER, Workspace
 
 COLUMNS = {
     "Fracture": "Fracture",
@@ -39,27 +39,16 @@ COLUMNS = {
 """Finding -> what the file of reads calls it."""
 
 
-def seal(folder, dataset):
-    """Make a workspace that knows its films and claims, without the minute of an audit."""
-    with Workspace(folder).writing() as staging:
-        staging.write_table("claims.parquet", dataset.claims)
-        staging.write_table("images.parquet", dataset.images)
-        staging.seal({"source": {"name": dataset.name}})
-    return folder
-
-
 @pytest.fixture(scope="session")
 def nih_record(tmp_path_factory):
     """The films and claims of NIH, sealed; copy it."""
-    return seal(tmp_path_factory.mktemp("record") / "nih", load_source("nih", None))
+    return sealedrecord.seal(tmp_path_factory.mktemp("record") / "nih", load_source("nih", None))
 
 
 @pytest.fixture(scope="session")
 def small_record(tmp_path_factory):
     """A dataset of 600 films, sealed; copy it."""
-    examples = shape.ROOT / "examples"
-    dataset = load_source(f"table:{examples}/films.csv", f"{examples}/films.toml")
-    return seal(tmp_path_factory.mktemp("record") / "small", dataset)
+    return sealedrecord.seal_small(tmp_path_factory.mktemp("record") / "small")
 
 
 @pytest.fixture

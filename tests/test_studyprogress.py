@@ -124,7 +124,25 @@ def test_the_rate_rests_on_a_fair_sample_and_holds_the_truth(told, audit):
     row = told["errors"][-1]
     assert 0 < row["sample"] < row["settled"]
     assert row["low"] <= wrong <= row["high"]
-    assert row["low"] < row["rate"] < row["high"]
+    assert row["low"] <= row["rate"] < row["high"]
+
+
+def test_a_slip_of_one_reader_is_no_error_of_the_label(audit, tmp_path):
+    """While a second reader is wanted the first one's word gives no rate; with one reader a case it does."""
+    rates = {}
+    for wanted in (1, 2):
+        study = replaced(readers_per_case=wanted, adjudication="none", random_share=1.0, repeats=0.0)
+        with Ledger.open(tmp_path / f"{wanted}.sqlite") as ledger:
+            desk = Desk.open(ledger, study)
+            desk.draw(draw_cases(audit, study), "sha256:first")
+            for account in atthedesk.enter(ledger, "ann", "ben")[:wanted]:
+                rates[wanted, account.name] = [row["sample"] for row in progress(audit, gather(desk), study)["errors"]]
+                for _ in range(12):
+                    atthedesk.read(desk, account, reader(0, 0.0))
+            rates[wanted, "end"] = [row["sample"] for row in progress(audit, gather(desk), study)["errors"]]
+    assert min(rates[1, "end"]) >= 10
+    assert set(rates[2, "ben"]) == {None}
+    assert min(rates[2, "end"]) > 0
 
 
 def test_agreement_is_what_two_readers_give(told, read):
@@ -163,6 +181,7 @@ def test_each_reader_is_held_against_the_consensus(told, read):
     assert set(rows) == {"all readers", "ann", "ben"}
     assert rows["ann"]["n"] == read.consensus.filter(pl.col("verdict").is_not_null(), pl.col("readers") > 1).height
     assert rows["ann"]["agreement"] == 1
+    assert rows["ann"]["agreement_low"] is None
 
 
 def test_the_pace_is_that_of_active_time(told, read):
@@ -185,13 +204,24 @@ def test_the_curve_ends_at_the_errors_that_were_confirmed(told):
     assert curve[-1]["random_low"] <= curve[-1]["random"] <= curve[-1]["random_high"]
 
 
-def test_what_is_needed_follows_the_widest_interval(told):
-    """Four times the reads for half the width."""
+def test_what_is_needed_follows_the_widest_interval(audit, read, told):
+    """Under a rule four times the reads for half the width; without one nothing."""
     widths = {row["finding"]: row["high"] - row["low"] for row in told["errors"][:-1]}
-    needed = told["needed"]
+    needed = progress(audit, read, replaced(stop_width=0.05))["needed"]
     assert needed["widest"] == max(widths.values()) == widths[needed["finding"]]
     assert needed["more_pairs"] > 0
     assert needed["more_readings"] == 2 * needed["more_pairs"]
+    assert told["needed"]["more_readings"] is None
+    assert "more" not in told["stopping"]["words"]
+
+
+def test_the_band_is_the_interval_of_all_findings(told):
+    """The same numbers stand in the chart and in the table."""
+    row, last = told["errors"][-1], told["series"][-1]
+    assert row["finding"] == "all findings"
+    assert last["pairs"] == row["settled"]
+    ends = [row["settled"] * row[name] for name in ("rate", "low", "high")]
+    assert [last[name] for name in ("random", "random_low", "random_high")] == pytest.approx(ends)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +236,8 @@ def test_the_stopping_rule_is_told(audit, read, more, rule, reached):
     """By the width of the widest interval, or by a number of readings."""
     stopping = answer(Question(workspace=audit, gathered=read, study=replaced(**more)))["stopping"]
     assert (stopping["rule"], stopping["reached"]) == (rule, reached)
+    assert f"{next(iter(more.values())):g}" in stopping["words"]
+    assert ("more" in stopping["words"]) is not reached
 
 
 def replaced(**more):

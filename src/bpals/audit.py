@@ -8,27 +8,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from bpals import runrecord
 from bpals.errors import UnknownName, UsageError
 from bpals.experts import Experts, load_experts
 from bpals.judges import timeline
 from bpals.judges.record import RecordJudge
 from bpals.panel import Chosen, choose, without_signal
-from bpals.provenance import commit, packages
 from bpals.report.page import Page, render
 from bpals.score.manyreads import Files, as_typed
-from bpals.signal.calibrate import ENOUGH_ERRORS
 from bpals.signal.trust import Signal, estimate
 from bpals.sources import nih, table
 from bpals.sources.mapping import SHIPPED
-from bpals.types import Dataset, Notice, Reference, Reviews, judgments_schema
-from bpals.version import VERSION
+from bpals.types import Dataset, Notice, Reviews, judgments_schema
 from bpals.workspace import Staging, Workspace
 
 Progress = Callable[[str, float], None]
@@ -43,6 +42,7 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "calibrate_split": ("all", "every expert label of the reference"),
     "reviews": (None, "no single reads were given"),
     "reviews_split": ("all", "every read of the file"),
+    "no_reviews": (False, "what was read in this workspace is heard"),
     "refit": (None, "no random sample of the audited films was given"),
     "refit_split": ("all", "every expert label of the sample"),
 }
@@ -96,7 +96,7 @@ class Weighed:
 
     def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Write down what was read and decided, for `run.json`."""
-        told = _record(values, self.dataset, self.signal, self.experts, self.notices)
+        told = runrecord.described(values, self.dataset, self.signal, self.experts, self.notices)
         films = None if self.chosen.films is None else self.chosen.films.record
         return told | {"judges": self.chosen.entries(self.signal), "films": films}
 
@@ -126,6 +126,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     reviews_split: str | None = None,
     refit: str | None = None,
     refit_split: str | None = None,
+    no_reviews: bool = False,
     progress: Progress = lambda _what, _share: None,
 ) -> Run:
     """Audit a dataset's labels: give every claim a trust, with its evidence.
@@ -133,7 +134,8 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     `source` is `nih`, `nih:FILE` or `table:FILE`; `mapping` describes a table; `judges` names the judges to use;
     `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them; `reviews` is a
     file of single reads, or several, and `reviews_split` which of them; `refit` is KIND=PATH, expert labels of a random
-    sample of the audited films, to fit how common errors are here. With none of it: the dataset that the workspace's
+    sample of the audited films, to fit how common errors are here. What was read in the workspace's own reading room,
+    or imported there, is heard too, unless `no_reviews` is True. With none of it: the dataset that the workspace's
     judges were asked about, or else the embedded NIH record, into ./audit.
     """
     started = time.monotonic()
@@ -148,6 +150,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         "reviews_split": reviews_split,
         "refit": refit,
         "refit_split": refit_split,
+        "no_reviews": no_reviews or None,
     }
     home = Workspace(workspace or DEFAULTS["workspace"][0])
     values = _values(given, home)
@@ -156,10 +159,11 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         progress("reading the dataset", 0.0)
         chosen = choose(home, use["judges"])
         dataset = load_source(use["source"], use["mapping"])
-        experts = load_experts(use, dataset)
+        own = _own_reads(home, dataset) if home.keeps_ledger and not no_reviews else None
+        experts = _told_of(load_experts(use, dataset, own), own)
         answers = _ask(chosen.record, dataset, experts, progress)
         weighed = weigh(dataset, chosen, answers, experts, progress)
-        record = weighed.described(values)
+        record = weighed.described(values) | {"history": runrecord.history(home)}
         progress("writing the tables", 0.85)
         _write_answers(staging, dataset, answers)
         del answers
@@ -174,6 +178,23 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         home.remember_dataset(use["source"], use["mapping"])
     progress("done", 1.0)
     return Run(workspace=home.path, signal=signal.table, groups=signal.groups, record=sealed)
+
+
+def _own_reads(home: Workspace, dataset: Dataset) -> Reviews:
+    """Read what the workspace keeps; only here a database is loaded, so that an audit without one does not wait."""
+    own: Reviews = import_module("bpals.ownreads").own_reads(home, dataset.vocabulary)
+    return own
+
+
+def _told_of(experts: Experts, own: Reviews | None) -> Experts:
+    """Say that the workspace's own reads were heard, and how to leave them out."""
+    if own is None or own.table.is_empty():
+        return experts
+    settled = f", and {own.settled.height:,} pairs that were settled" if own.settled.height else ""
+    heard = f"{own.table.height:,} reads that this workspace keeps were heard{settled}"
+    message = f"{heard}. To leave them out, type: bpals audit --no-reviews"
+    notice = Notice(code="own_reviews", count=own.table.height, message=message)
+    return replace(experts, notices=(notice, *experts.notices))
 
 
 def _ask(judge: RecordJudge | None, dataset: Dataset, experts: Experts, progress: Progress) -> Answers:
@@ -261,125 +282,6 @@ def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, An
     return values
 
 
-def _record(
-    values: Mapping[str, Any],
-    dataset: Dataset,
-    signal: Signal,
-    experts: Experts,
-    noticed: Sequence[Notice],
-) -> dict[str, Any]:
-    """Write down what the audit read and decided."""
-    head, dirty = commit()
-    calibration, reference = None, experts.reference
-    taught = reference or experts.reviews
-    if taught is not None and signal.calibration is not None and signal.findings:
-        calibration = {
-            "reference": "reviews" if reference is None else reference.kind,
-            "split": values["reviews_split" if reference is None else "calibrate_split"]["value"],
-            "pairs": signal.calibration.height,
-            "crossfit": "by patient",
-            "findings": {name: dict(fit) for name, fit in signal.findings.items()},
-            "members": _members(dataset, experts, signal),
-            "inputs": dict(taught.inputs),
-            "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
-        }
-    untaught = [*_unfitted(reference, signal), *experts.unshifted(signal.shifts), *_unlearnt(signal)]
-    notices = [*dataset.notices, *experts.notices, *untaught, *noticed]
-    return {
-        "bpals": VERSION,
-        "command": "bpals audit",
-        "source": {"name": dataset.name, "title": dataset.title, "inputs": dict(dataset.inputs)},
-        "images": dataset.images.height,
-        "claims": dataset.claims.height,
-        "unaudited": dict(dataset.unaudited),
-        "values": values,
-        "commit": head,
-        "dirty": dirty,
-        "packages": packages(),
-        "calibration": calibration,
-        "reviews": _reviews_entry(experts.reviews, values["reviews_split"]["value"], signal),
-        "refit": _refit_entry(experts.random_sample, values["refit_split"]["value"], signal),
-        "flags": _flag_rules(signal),
-        "certificates": _certificates(signal),
-        "dependence": _dependence(signal),
-        "notices": [asdict(notice) for notice in notices],
-    }
-
-
-def _members(dataset: Dataset, experts: Experts, signal: Signal) -> dict[str, str]:
-    """Name the findings that follow a fitted group: nobody read them apart, so nothing is certified of them."""
-    fitted = [group for group in experts.groups_within(dataset.vocabulary) if group.name in signal.findings]
-    return {member: group.name for group in fitted for member in group.members if member not in signal.findings}
-
-
-def _reviews_entry(reviews: Reviews | None, split: str, signal: Signal) -> dict[str, Any] | None:
-    """Write down the single reads that were used, and what they taught."""
-    if reviews is None:
-        return None
-    return {
-        "split": split,
-        "reads": reviews.table.height,
-        "pairs": reviews.table.select("image_id", "finding").n_unique(),
-        "readers": len(reviews.readers),
-        "inputs": dict(reviews.inputs),
-        "hardness": dict(signal.hardness),
-        "confusion": {
-            finding: {reader: errs.round(4).tolist() for reader, errs in its.items()}
-            for finding, its in signal.readers.items()
-        },
-    }
-
-
-def _refit_entry(sample: Reference | None, split: str, signal: Signal) -> dict[str, Any] | None:
-    """Write down the random sample that was given, and what it added to the logits of each finding."""
-    if sample is None:
-        return None
-    return {
-        "reference": sample.kind,
-        "split": split,
-        "films": sample.truth["image_id"].n_unique(),
-        "pairs": sample.truth.height,
-        "inputs": dict(sample.inputs),
-        "shifts": {
-            name: {"present": round(present, 4), "absent": round(absent, 4)}
-            for name, (present, absent) in signal.shifts.items()
-        },
-    }
-
-
-def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
-    """Say of which findings the expert labels could fit nothing: all of them say the same, or no judge answered."""
-    if reference is None:
-        return [
-            Notice(
-                code="unfitted",
-                count=errors,
-                message=f"--reviews: nothing was learned about {finding}: {errors} of its claims were contradicted, "
-                f"and {ENOUGH_ERRORS} are needed",
-            )
-            for finding, errors in signal.untaught.items()
-        ]
-    notices = []
-    sides = reference.truth.group_by("finding", maintain_order=True).agg(pl.len(), pl.col("present").mean())
-    for finding, pairs, share in sides.iter_rows():
-        if finding in signal.findings:
-            continue
-        why = {0.0: "all are absent", 1.0: "all are present"}.get(share, "no judge answered about them")
-        if finding in signal.untaught:
-            why = f"{signal.untaught[finding]} contradict the dataset: {ENOUGH_ERRORS} are needed to learn from"
-        message = f"{reference.kind}: nothing was fitted for {finding}, of whose {pairs:,} expert labels {why}"
-        notices.append(Notice(code="unfitted", count=pairs, message=message))
-    return notices
-
-
-def _unlearnt(signal: Signal) -> list[Notice]:
-    """Say that the single reads were too few to teach where readers split."""
-    told = signal.hardness
-    if not told or told.get("findings"):
-        return []
-    return [Notice(code="too_few_reads", count=told["pairs"], message=f"--reviews: {told['words']}")]
-
-
 def _few(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:
     """Warn where the record is too small for its judge to learn much from."""
     films = dataset.images.height
@@ -387,36 +289,6 @@ def _few(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:
         return []
     words = f"{films:,} films are few for the record judge, which learns from them: read each trust with care"
     return [Notice(code="few_films", count=films, message=words)]
-
-
-def _flag_rules(signal: Signal) -> dict[str, Any]:
-    """Lay the flags' cuts out by finding and direction."""
-    laid: dict[str, Any] = {}
-    for rule in signal.rules:
-        cuts = {name: rule[name] for name in ("likely_below", "low_below", "words")}
-        laid.setdefault(rule["finding"], {})[rule["says"]] = cuts
-    return laid
-
-
-def _dependence(signal: Signal) -> dict[str, Any]:
-    """Write down which judges are one witness, and how far they err together on what experts read."""
-    kin = signal.families
-    if kin is None or not kin.names:
-        return {}
-    return {
-        "families": [sorted(name for voice in family for name in kin.names[voice.judge]) for family in kin.members],
-        "effective": round(kin.effective, 3),
-        "errors": dict(signal.dependence),
-    }
-
-
-def _certificates(signal: Signal) -> list[dict[str, Any]]:
-    """List what is promised of the flags, finding by finding and direction by direction."""
-    return [
-        {"finding": rule["finding"], "says": rule["says"], **certificate}
-        for rule in signal.rules
-        for certificate in rule.get("certificates", ())
-    ]
 
 
 def _write_answers(staging: Staging, dataset: Dataset, answers: Answers) -> None:

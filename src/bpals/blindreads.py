@@ -5,6 +5,9 @@ amended     written anew after the lock, with a reason: it votes instead of the 
 imported    brought in from a file: every read votes, also two of one reader that contradict each other
 second      written after the reveal, round: said in a discussion, repeat: the same film again to see how far a reader
             agrees with himself. They are kept apart and do not vote
+
+What an adjudicator or a discussion settled stands over the votes of its pair. A majority of blind reads does not: it is
+these votes, and they are heard as such.
 """
 
 from __future__ import annotations
@@ -14,40 +17,57 @@ import polars as pl
 from bpals.durable import sha256
 from bpals.findings import Vocabulary
 from bpals.score.references import GROUPS
-from bpals.types import REVIEWS, Notice, Reviews
+from bpals.types import REVIEWS, SETTLED, Notice, Reviews
 
 LEDGER = "ledger"
 """The name under which a run names the reads of the ledger."""
+ADJUDICATIONS = "adjudications"
+"""The name under which it names what was settled."""
 VOTING = ("blind", "amended", "imported")
 
 _PAIR = ["image_id", "finding"]
 
 
-def voting(reviews: pl.DataFrame) -> pl.DataFrame:
-    """Keep the reviews that vote, in the order in which they were written; `reviews` are what a desk gives."""
-    own = reviews.filter("stands", pl.col("phase").is_in(VOTING), pl.col("saw_signal") == 0, pl.col("repeat") == 0)
+def voting(said: pl.DataFrame) -> pl.DataFrame:
+    """Keep the reviews that vote, in the order in which they were written; `said` is what a desk gives."""
+    own = said.filter("stands", pl.col("phase").is_in(VOTING), pl.col("saw_signal") == 0, pl.col("repeat") == 0)
     # A pair that was drawn twice keeps the chance of its first draw.
     first = pl.col("inclusion").drop_nulls().first().over(_PAIR)
     return own.sort("review_id").with_columns(inclusion=first)
 
 
-def blind_reads(reviews: pl.DataFrame, vocabulary: Vocabulary) -> Reviews:
+def blind_reads(said: pl.DataFrame, vocabulary: Vocabulary, consensus: pl.DataFrame | None = None) -> Reviews:
     """Make single reads of the ledger's reviews: of findings and whole groups that the dataset audits.
 
     What is about another finding stays in the ledger, and is counted here. The reads are named by their hash.
+    `consensus` is what a desk, or all of them, came to.
     """
-    votes = voting(reviews)
+    votes = voting(said)
     groups = tuple(group for group in GROUPS if set(group.members) <= set(vocabulary.findings))
     named = [*vocabulary.findings, *(group.name for group in groups)]
     audited = votes.filter(pl.col("finding").is_in(named))
     table = audited.select(REVIEWS.names()).cast(REVIEWS)
     spoken = set(table["finding"].unique())
+    settled = pl.DataFrame(schema=SETTLED) if consensus is None else _settled(consensus, table)
+    inputs = {LEDGER: sha256(table.write_csv().encode())}
+    if settled.height:
+        inputs[ADJUDICATIONS] = sha256(settled.write_csv().encode())
     return Reviews(
         table=table,
         groups=tuple(group for group in groups if group.name in spoken),
-        inputs={LEDGER: sha256(table.write_csv().encode())},
+        inputs=inputs,
         notices=(*_unaudited(votes, named), *_twice(audited)),
+        settled=settled,
     )
+
+
+def _settled(consensus: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
+    """Keep the pairs that a person or a discussion settled to present or absent; the last study has the last word."""
+    together = pl.col("by").is_not_null() | (pl.col("round") > 0)
+    told = consensus.filter(together, pl.col("verdict").cast(pl.String).is_in(["present", "absent"]))
+    pairs = told.select(*_PAIR, settled=(pl.col("verdict") == "present").cast(pl.Float64))
+    last = pairs.unique(_PAIR, keep="last", maintain_order=True).sort(_PAIR)
+    return last.join(reads, on=_PAIR, how="semi", maintain_order="left").cast(SETTLED)
 
 
 def _unaudited(votes: pl.DataFrame, named: list[str]) -> list[Notice]:

@@ -1,13 +1,14 @@
-"""The demo: 120 drawn films of 48 patients, labels that are sometimes wrong, two judges, one audit.
+"""The demo: 120 drawn films of 72 patients, labels that are sometimes wrong, two judges, one audit.
 
 Nothing in it is real. The films are phantoms (`films/phantom.py`), so what is on them is known; the labels were copied
-from that with mistakes, and so were the answers of the image judge.
+from that with mistakes, and so were the answers of the two image judges. The record judge is not heard: it would have
+to learn from 120 films, and its guesses would drown what the others see.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +25,13 @@ from bpals.workspace import RUN
 
 Progress = Callable[[str, float], None]
 
-PATIENTS, FILMS = 48, 120
-WRONG = 0.08
-"""Of the labels."""
-JUDGE = "made-up-judge"
+PATIENTS, FILMS = 72, 120
+AFFLICTED = 14
+"""Patients of each finding: with fewer than ten on a side a judge is not heeded."""
+MISSED, INVENTED = 0.1, 0.03
+"""Of what is there, how much the labels leave out; of what is not there, how much they claim."""
+JUDGES: Mapping[str, float] = {"made-up-judge": 1.8, "made-up-second": 2.2}
+"""Name -> how far its answers stray, in logits."""
 DEEP_EVERY = 5
 """One film in so many has 16 bits."""
 MAPPING = f"""\
@@ -67,32 +71,40 @@ def make_demo(workspace: str | os.PathLike[str] = "demo", *, progress: Progress 
     demo = Demo(workspace=home, images=home / "films")
     if (home / RUN).exists():
         return demo
-    labels, truth, answers = _made_up(np.random.default_rng(5))
+    labels, truth, answers = _made_up(np.random.default_rng(8))
     demo.images.mkdir(parents=True, exist_ok=True)
     for number, (film, has) in enumerate(truth.items()):
         progress("drawing films", 0.8 * number / FILMS)
         bits = 8 if number % DEEP_EVERY else 16
         write_durably(demo.images / film, draw_phantom(has, seed=number, bits=bits))
-    table, mapping, scores = home / "labels.csv", home / "labels.toml", home / "answers.csv"
+    table, mapping = home / "labels.csv", home / "labels.toml"
     labels.write_csv(table)
-    answers.write_csv(scores)
     mapping.write_text(MAPPING, encoding="utf-8")
     source = f"table:{table}"
-    run_judge(f"table:{scores}", workspace=home, order=Order(name=JUDGE, source=source, mapping=str(mapping)))
-    audit(source, mapping=mapping, workspace=home, progress=lambda what, share: progress(what, 0.8 + 0.2 * share))
+    for judge, said in answers.items():
+        scores = home / f"{judge}.csv"
+        said.write_csv(scores)
+        run_judge(f"table:{scores}", workspace=home, order=Order(name=judge, source=source, mapping=str(mapping)))
+    audit(
+        source,
+        mapping=mapping,
+        workspace=home,
+        judges=list(JUDGES),
+        progress=lambda what, share: progress(what, 0.8 + 0.2 * share),
+    )
     return demo
 
 
-def _made_up(draw: np.random.Generator) -> tuple[pl.DataFrame, dict[str, list[str]], pl.DataFrame]:
-    """Make up who has what, what the labels say of it, and what the judge answers."""
+def _made_up(draw: np.random.Generator) -> tuple[pl.DataFrame, dict[str, list[str]], dict[str, pl.DataFrame]]:
+    """Make up who has what, what the labels say of it, and what each judge answers."""
     patient = np.sort(np.append(np.arange(PATIENTS), draw.integers(0, PATIENTS, FILMS - PATIENTS)))
     visit = np.arange(FILMS) - np.searchsorted(patient, patient)
     names = [f"{one:03}_{at}.png" for one, at in zip(patient, visit, strict=True)]
-    findings = len(NIH.findings)
-    often = (draw.random((PATIENTS, findings)) < 0.13)[patient]
-    has = np.where(draw.random((FILMS, findings)) < 0.75, often, draw.random((FILMS, findings)) < 0.04)
-    says = np.where(draw.random(has.shape) < WRONG, ~has, has)
-    score = 1 / (1 + np.exp(-(3.2 * (2 * has - 1) + 1.8 * draw.standard_normal(has.shape))))
+    columns = dict(enumerate(NIH.findings))
+    order = np.tile(np.arange(PATIENTS), (len(columns), 1))
+    often = (draw.permuted(order, axis=1).T < AFFLICTED)[patient]
+    has = np.where(draw.random(often.shape) < 0.75, often, draw.random(often.shape) < 0.04)
+    says = np.where(draw.random(has.shape) < np.where(has, MISSED, INVENTED), ~has, has)
     known = {
         "film": names,
         "patient": [f"D{one:02}" for one in patient],
@@ -101,8 +113,12 @@ def _made_up(draw: np.random.Generator) -> tuple[pl.DataFrame, dict[str, list[st
         "age": draw.integers(20, 90, PATIENTS)[patient],
         "sex": draw.choice(["F", "M"], PATIENTS)[patient],
     }
-    columns = dict(enumerate(NIH.findings))
     labels = pl.DataFrame(known | {name: says[:, at].astype(np.int64) for at, name in columns.items()})
-    answers = pl.DataFrame({"image_id": names} | {name: score[:, at].round(4) for at, name in columns.items()})
+    answers = {}
+    for judge, strays in JUDGES.items():
+        score = 1 / (1 + np.exp(-(3.2 * (2 * has - 1) + strays * draw.standard_normal(has.shape))))
+        answers[judge] = pl.DataFrame(
+            {"image_id": names} | {name: score[:, at].round(4) for at, name in columns.items()}
+        )
     truth = {name: [columns[int(at)] for at in np.flatnonzero(row)] for name, row in zip(names, has, strict=True)}
     return labels, truth, answers

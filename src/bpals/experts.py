@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -13,6 +13,8 @@ from bpals.findings import Group, Vocabulary
 from bpals.score import references
 from bpals.score.manyreads import load_many
 from bpals.types import Dataset, Notice, Reference, Reviews
+
+_PAIR = ["image_id", "finding"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,8 @@ class Experts:
         return notices
 
 
-def load_experts(use: Mapping[str, Any], dataset: Dataset) -> Experts:
-    """Read what the values of an audit name; what experts say of films that are not here is counted."""
+def load_experts(use: Mapping[str, Any], dataset: Dataset, own: Reviews | None = None) -> Experts:
+    """Read what the values of an audit name, and add `own` reads; what is about films that are not here is counted."""
     notices: list[Notice] = []
     reference = _labels(use, "calibrate", dataset, notices)
     reviews = None
@@ -62,6 +64,10 @@ def load_experts(use: Mapping[str, Any], dataset: Dataset) -> Experts:
         read = load_many(use["reviews"], vocabulary=dataset.vocabulary, split=use["reviews_split"])
         reviews = references.of_films(read, dataset.images)
         notices += reviews.notices
+    if own is not None:
+        here = _of_films(own, dataset)
+        notices += here.notices
+        reviews = _together(reviews, here)
     if use["refit"] is not None and reference is None and reviews is None:
         raise UsageError(
             f"--refit {use['refit']} only shifts what was fitted, and nothing was. Type: bpals audit --calibrate "
@@ -70,6 +76,29 @@ def load_experts(use: Mapping[str, Any], dataset: Dataset) -> Experts:
     sample = _labels(use, "refit", dataset, notices)
     notices += _taught_before(sample, reference, reviews)
     return Experts(reference=reference, reviews=reviews, random_sample=sample, notices=tuple(notices))
+
+
+def _of_films(own: Reviews, dataset: Dataset) -> Reviews:
+    """Keep the workspace's own reads of films that are here; all of them may be of another dataset."""
+    here = own.table.join(dataset.images.select("image_id"), on="image_id", how="semi", maintain_order="left")
+    if here.height == own.table.height:
+        return own
+    strange = references.unknown_films(", ".join(own.inputs), own.table, dataset.images)
+    return replace(own, table=here, notices=(*own.notices, *strange))
+
+
+def _together(given: Reviews | None, own: Reviews) -> Reviews | None:
+    """Put the reads of a file before those of the workspace; what is in both counts once."""
+    if given is None or own.table.is_empty():
+        return given if own.table.is_empty() else own
+    others = given.table.join(own.table, on=[*_PAIR, "reader"], how="anti", maintain_order="left")
+    settled = given.settled.join(own.settled, on=_PAIR, how="anti", maintain_order="left")
+    return Reviews(
+        table=pl.concat([others, own.table]),
+        groups=tuple(dict.fromkeys([*given.groups, *own.groups])),
+        inputs={**given.inputs, **own.inputs},
+        settled=pl.concat([settled, own.settled]),
+    )
 
 
 def _taught_before(sample: Reference | None, reference: Reference | None, reviews: Reviews | None) -> list[Notice]:

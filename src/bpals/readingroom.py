@@ -23,25 +23,29 @@ from typing import Any
 import polars as pl
 from fastapi import FastAPI
 
+from bpals import reviewfiles
 from bpals.blindreads import blind_reads
 from bpals.errors import UsageError
 from bpals.films.rendition import Renditions
 from bpals.films.shelf import Shelf, open_shelf
 from bpals.findings import Vocabulary
 from bpals.ledger import Ledger, old_sqlite
-from bpals.ledger.relay import serving
+from bpals.ledger.relay import is_served, serving
 from bpals.lightbox import LISTING
+from bpals.ownreads import reads_of
 from bpals.readinglist import draw_cases
 from bpals.relearning import Lesson, Taught, teach
 from bpals.review.background.aside import Aside
 from bpals.review.background.learner import Learner, Steps
 from bpals.review.background.noticeboard import NoticeBoard, Numbers
 from bpals.review.casefile import IMAGES, JUDGMENTS, SIGNAL, CaseFile, Tables
-from bpals.review.desk.chain import verify
+from bpals.review.desk.chain import Checked, Head, check
 from bpals.review.desk.desk import Desk
 from bpals.review.desk.study import default_study, load_study
+from bpals.review.people import relayedaccounts
 from bpals.review.people.accounts import AccountCard, Accounts
 from bpals.review.people.oidc import Provider, invitation_of, load_oidc
+from bpals.review.people.relayedaccounts import RelayedAccounts
 from bpals.review.people.secret import NEVER, read_secret
 from bpals.review.people.sessions import Sessions
 from bpals.review.room import PatientFilm, Revealed, Room, Settings
@@ -100,7 +104,7 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
     shelf = _shelf(home, opening)
     with contextlib.ExitStack() as leaving:
         ledger = leaving.enter_context(open_ledger(home, opening.ledger))
-        leaving.enter_context(serving(ledger))
+        leaving.enter_context(serving(ledger, {**relayedaccounts.ACTS, **reviewfiles.ACTS}))
         films = leaving.enter_context(contextlib.closing(Renditions(shelf)))
         desk = Desk.open(ledger, study)
         queue = _Queue(home=home, desk=desk, vocabulary=vocabulary, films=frozenset(shelf.found))
@@ -111,7 +115,7 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
             behind=desk.counts().locked % study.learn_every,
         )
         leaving.callback(learner.close)
-        board = NoticeBoard(Numbers(state=desk.counts, gather=queue.question, work=answer))
+        board = NoticeBoard(Numbers(state=queue.state, gather=queue.question, work=answer))
         leaving.callback(board.close)
         secret, renewed = read_secret(home.path / KEPT_SAFE)
         accounts = Accounts(ledger, secret)
@@ -151,16 +155,23 @@ def serve_room(opening: Opening, *, ready: Callable[[OpenRoom], None], level: st
         make_server(room.app, binding, level=level).run(sockets=[listener])
 
 
-def verify_log(workspace: str | os.PathLike[str] = "audit", *, ledger: str | None = None) -> list[str]:
-    """Say what was changed behind the log's back; nothing where all is as it was written."""
+def verify_log(
+    workspace: str | os.PathLike[str] = "audit", *, ledger: str | None = None, head: str | None = None
+) -> Checked:
+    """Say what was changed behind the log's back, and give its head; `head` is one that was kept from before."""
+    known = None if head is None else Head.parse(head)
     with open_ledger(Workspace(workspace), ledger, readonly=True) as kept:
-        return verify(kept)
+        return check(kept, known=known)
 
 
 @contextlib.contextmanager
 def office(workspace: str | os.PathLike[str] = "audit", ledger: str | None = None) -> Iterator[Accounts]:
-    """Give the accounts of a workspace's ledger, to be changed while no room is open on a file."""
+    """Give the accounts of a workspace's ledger, to be changed; while a room is open on its file, through the room."""
     home = Workspace(workspace)
+    if is_served(ledger_of(home, ledger)):
+        with open_ledger(home, ledger, readonly=True) as kept:
+            yield RelayedAccounts(kept)
+        return
     with open_ledger(home, ledger) as kept, kept.lock("bpals review account"):
         yield Accounts(kept, read_secret(home.path / KEPT_SAFE)[0])
 
@@ -231,8 +242,15 @@ class _Queue:
             self._put(draw_cases(self._home.path, self._desk.study, self._reads(), films=self._films))
 
     def lesson(self) -> Lesson:
-        """Read what there is to learn from."""
-        return Lesson(workspace=self._home.path, reviews=self._reads(), study=self._desk.study, films=self._films)
+        """Read what there is to learn from: all studies teach, and the queue leaves out what this one has read."""
+        every = self._desk.ledger.look(lambda connection: reads_of(connection, self._vocabulary))
+        return Lesson(
+            workspace=self._home.path, reviews=every, study=self._desk.study, films=self._films, read=self._reads()
+        )
+
+    def state(self) -> object:
+        """Give what changes when the progress page may: what was read, and which signal is in force."""
+        return self._desk.counts(), self.evidence.file.version
 
     def question(self) -> Question:
         """Read what the progress page is worked out from."""

@@ -15,22 +15,23 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from bpals import runrecord
 from bpals.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, load_source, weigh
 from bpals.errors import WorkspaceError
 from bpals.experts import Experts, load_experts
 from bpals.panel import choose
 from bpals.readinglist import draw_cases
 from bpals.review.desk.study import Study
-from bpals.score import references
+from bpals.runrecord import SIGNAL
 from bpals.types import Dataset, Notice, Reviews, judgments_schema
 from bpals.workspace import Sealed, Workspace
 
-SIGNAL = "signal.parquet"
 FIRST = 500
 """The part of the queue whose change is counted."""
 SAME = 1e-9
@@ -65,9 +66,12 @@ class Lesson:
 
     workspace: Path
     reviews: Reviews
+    """What teaches: the reads of all studies of the ledger, and those that were imported."""
     study: Study
     films: frozenset[str] | None = None
     """Those that can be shown, where not all can."""
+    read: Reviews | None = None
+    """What is not offered again, where that is not all that teaches: the reads of the study itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,8 @@ class Taught:
 def teach(lesson: Lesson) -> Taught:
     """Relearn, and draw the queue anew."""
     learned = relearn(lesson.workspace, lesson.reviews)
-    cases = draw_cases(lesson.workspace, lesson.study, lesson.reviews, films=lesson.films)
+    read = lesson.reviews if lesson.read is None else lesson.read
+    cases = draw_cases(lesson.workspace, lesson.study, read, films=lesson.films)
     return Taught(learned=learned, cases=cases)
 
 
@@ -107,14 +112,15 @@ def relearn(
         progress("reading the audit", 0.0)
         sealed = home.open()
         dataset = _dataset(home, sealed)
-        experts = _experts(sealed, dataset, reviews)
+        # Whom the audit heard, and these reads too.
+        experts = load_experts({name: entry["value"] for name, entry in sealed.run["values"].items()}, dataset, reviews)
         answers, unasked = _answers(sealed, dataset, experts)
         # Those that the audit heard: a judge that was sealed since then waits for the next audit.
         chosen = choose(home, [entry["judge"] for entry in sealed.run["judges"]])
         weighed = weigh(dataset, chosen, answers, experts, progress)
         weighed = replace(weighed, notices=(*weighed.notices, *unasked))
         record = weighed.described(sealed.run["values"])
-        record |= {"command": "bpals review", "history": [*sealed.run.get("history", []), _remembered(sealed)]}
+        record |= {"command": "bpals review", "history": runrecord.history(home)}
         progress("writing the tables", 0.85)
         for name in ("images.parquet", "claims.parquet", RECORD_ANSWERS, GROUP_ANSWERS):
             if sealed.has(name):
@@ -123,10 +129,30 @@ def relearn(
         record["seconds"] = round(time.monotonic() - started, 1)
         staging.write("report.html", weighed.page(record))
         before = sealed.table(SIGNAL, *_PAIR, "trust", "flag", "review_rank")
+        changed = _changed(before, weighed.signal.table)
+        record["lesson"] = _lesson(reviews, weighed, changed, before)
         run = staging.seal(record)
     progress("done", 1.0)
-    changed = _changed(before, weighed.signal.table)
     return _told(run, sealed, weighed, changed, time.monotonic() - started)
+
+
+def lessons_of(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the lessons that made a workspace's signal, the first one first, by its `run.json`."""
+    versions = [*run.get("history", []), {"version": run["files"][SIGNAL]["sha256"], "lesson": run.get("lesson")}]
+    return [{"version": each["version"], **each["lesson"]} for each in versions if each.get("lesson")]
+
+
+def _lesson(reviews: Reviews, weighed: Weighed, changed: Mapping[str, int], before: pl.DataFrame) -> dict[str, Any]:
+    """Write down what a lesson heard and what it changed, for whoever asks later."""
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "readings": reviews.table.select("image_id", "reader").n_unique(),
+        "reads": reviews.table.height,
+        "pairs": reviews.table.select(_PAIR).n_unique(),
+        "changed": dict(changed),
+        "findings": _changed_findings(before, weighed.signal.table),
+        "untaught": dict(weighed.signal.untaught),
+    }
 
 
 def _dataset(home: Workspace, sealed: Sealed) -> Dataset:
@@ -140,29 +166,6 @@ def _dataset(home: Workspace, sealed: Sealed) -> Dataset:
             f"Type: bpals audit --workspace {home.path}"
         )
     return dataset
-
-
-def _experts(sealed: Sealed, dataset: Dataset, reviews: Reviews) -> Experts:
-    """Hear whom the audit heard, and these reads too."""
-    use = {name: entry["value"] for name, entry in sealed.run["values"].items()}
-    experts = load_experts(use, dataset)
-    if reviews.table.is_empty():
-        return replace(experts, notices=(*experts.notices, *reviews.notices))
-    here = references.of_films(reviews, dataset.images)
-    notices = (*experts.notices, *here.notices)
-    return replace(experts, reviews=_together(experts.reviews, here), notices=notices)
-
-
-def _together(given: Reviews | None, here: Reviews) -> Reviews:
-    """Put the reads of a file before those of the ledger; what is in both counts once."""
-    if given is None:
-        return here
-    others = given.table.join(here.table, on=[*_PAIR, "reader"], how="anti", maintain_order="left")
-    return Reviews(
-        table=pl.concat([others, here.table]),
-        groups=tuple(dict.fromkeys([*given.groups, *here.groups])),
-        inputs={**given.inputs, **here.inputs},
-    )
 
 
 def _answers(sealed: Sealed, dataset: Dataset, experts: Experts) -> tuple[Answers, list[Notice]]:
@@ -183,24 +186,30 @@ def _answers(sealed: Sealed, dataset: Dataset, experts: Experts) -> tuple[Answer
     return Answers(claims=claims), [Notice(code="groups_unasked", count=len(wanted - asked), message=message)]
 
 
-def _remembered(sealed: Sealed) -> dict[str, Any]:
-    """Name the version that is replaced: which signal it was, and which reads had made it."""
-    run = sealed.run
-    read = run.get("reviews") or {}
-    reads = {"reads": read.get("reads", 0), "inputs": read.get("inputs", {})}
-    return {"version": run["files"][SIGNAL]["sha256"], "command": run["command"], "bpals": run["bpals"], **reads}
+def _moved(before: pl.DataFrame, after: pl.DataFrame) -> pl.Series:
+    """Say which claims have another trust; an audit's rows keep their order."""
+    moved = (before["trust"] - after["trust"]).abs() > SAME
+    return moved.fill_null(value=False) | (before["trust"].is_null() != after["trust"].is_null())
+
+
+def _changed_findings(before: pl.DataFrame, after: pl.DataFrame) -> dict[str, dict[str, int]]:
+    """Count by finding the claims whose trust or flag is another one; findings without any are left out."""
+    both = before.select(
+        pl.col("finding").cast(pl.String), trust=_moved(before, after), flag=before["flag"] != after["flag"]
+    )
+    counted = both.group_by("finding", maintain_order=True).agg(pl.col("trust", "flag").sum())
+    told = {row["finding"]: {"trust": row["trust"], "flag": row["flag"]} for row in counted.iter_rows(named=True)}
+    return {finding: changes for finding, changes in told.items() if any(changes.values())}
 
 
 def _changed(before: pl.DataFrame, after: pl.DataFrame) -> dict[str, int]:
-    """Count the claims whose trust, flag or place is another one; an audit's rows keep their order."""
-    moved = (before["trust"] - after["trust"]).abs() > SAME
-    known = before["trust"].is_null() != after["trust"].is_null()
+    """Count the claims whose trust, flag or place is another one."""
     first = before.filter(pl.col("review_rank") <= FIRST).join(
         after.filter(pl.col("review_rank") <= FIRST).select(_PAIR), on=_PAIR, how="anti"
     )
     return {
         "claims": after.height,
-        "trust": int((moved.fill_null(value=False) | known).sum()),
+        "trust": int(_moved(before, after).sum()),
         "flag": int((before["flag"] != after["flag"]).sum()),
         "review_rank": int((before["review_rank"] != after["review_rank"]).sum()),
         "first": first.height,

@@ -24,9 +24,10 @@ from bpals.films import filmsize
 from bpals.films.shelf import Shelf, open_shelf
 from bpals.findings import Vocabulary
 from bpals.ledger import Ledger
+from bpals.ledger.relay import Work, have_done, is_served
 from bpals.lightbox import LISTING
 from bpals.review.formats import coco, dicomsr, fiftyone, imports, labelstudio, tables
-from bpals.review.formats.exchange import Films, Found, Written, loaded
+from bpals.review.formats.exchange import Films, Found, Written, loaded, table_of
 from bpals.review.formats.reviewtable import KEPT, add_reviews, all_reviews, identified
 from bpals.score import references, verdicts
 from bpals.score.everyread import every_read, named
@@ -56,6 +57,7 @@ WHOLE = {"csv", "parquet", "label-studio", "fiftyone"}
 SIZED = {"label-studio", "fiftyone", "coco"}
 """Formats that say how large a film is."""
 ENDINGS = {".csv": "csv", ".parquet": "parquet"}
+IMPORT = "import reviews"
 NONE_YET = "{} holds no review yet. Type: bpals review serve, or: bpals review import FILE"
 WORDS = TableWords(error=TruthError, where=" after bpals review import")
 
@@ -153,16 +155,37 @@ def import_reviews(
     notices = [*found.notices, *strange, *replaced, *_unaudited(told, vocabulary), *imports.said_twice(told)]
     reads = imports.dated(identified(told))
     progress("keeping them", 0.5)
-    with _ledger(home, ledger, make=True) as book, book.lock("bpals review import"):
-        new = book.change(lambda connection: add_reviews(connection, reads, f"{path.name} {digest}"))
+    new = _kept(home, ledger, reads, f"{path.name} {digest}")
     return Imported(reviews=new, read=whole.height, already=told.height - new.height, notices=tuple(notices))
 
 
-def _ledger(home: Workspace, given: str | None, *, make: bool = False) -> Ledger:
-    """Open the ledger of a workspace; one that is only read is not made."""
-    if not make and not is_there(ledger_of(home, given)):
+def _kept(home: Workspace, given: str | None, reads: pl.DataFrame, source: str) -> pl.DataFrame:
+    """Keep reads in one transaction, here or through the room that is open, and give those that are new."""
+    address = ledger_of(home, given)
+    if is_served(address):
+        told = have_done(address, IMPORT, {"reads": reads.rows(named=True), "source": source})
+        return reads.unique("external_id", keep="first", maintain_order=True).filter(
+            pl.col("external_id").is_in(told["new"])
+        )
+    with open_ledger(home, given) as book, book.lock("bpals review import"):
+        return book.change(lambda connection: add_reviews(connection, reads, source))
+
+
+def _import(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
+    reads = table_of(given["reads"], "what was sent to the room")
+    new = ledger.change(lambda connection: add_reviews(connection, reads, given["source"]))
+    return {"new": new["external_id"].to_list()}
+
+
+ACTS: Mapping[str, Work] = {IMPORT: _import}
+"""What the process that serves the reading room does for an import beside it."""
+
+
+def _ledger(home: Workspace, given: str | None) -> Ledger:
+    """Open the ledger of a workspace to read it; one that is not there is not made."""
+    if not is_there(ledger_of(home, given)):
         raise UsageError(NONE_YET.format(home.path))
-    return open_ledger(home, given, readonly=not make)
+    return open_ledger(home, given, readonly=True)
 
 
 def _format_of(target: Path, given: str | None) -> str:

@@ -7,15 +7,20 @@ told = progress("audit", gather(desk), study)         of one that is open
     counts          readings, repeats, reads, pairs, films, readers, imported, second, unaudited
     pace            all readers and each: reader, readings, hours, per_hour, median_s (active time)
     errors          one row a finding: claims, pairs, settled, confirmed, open; of which said `present` and `absent`;
-                    then the rate among all claims with rate, low, high, sample (reads it rests on), unread_share
-    agreement       one row a finding and their mean: n, reads, readers, and agreement, fleiss, alpha, alpha_ordinal,
-                    ac1, positive, negative, each with _low and _high; null where it is not defined
-    within          each reader beside himself on hidden repeats: first, n, agreement, kappa, ac1, ... with intervals
+                    then the rate among all claims with rate, low, high, the sample (pairs) and films that it rests on,
+                    whether they are `enough` to say anything, unread_share
+    agreement       one row a finding and their mean: n, reads, readers, patients, `enough`, and agreement, fleiss,
+                    alpha, alpha_ordinal, ac1, positive, negative, each with _low and _high; null where it is not
+                    defined, and the ends also where the patients are too few
+    within          each reader beside himself on hidden repeats: first, n, patients, enough, agreement, kappa, ac1, ...
     against         each reader beside the consensus, the same columns
-    needed          target (width), widest (the width now), finding, more_pairs, more_readings; null where unknown
-    series          reads, found, random, random_low, random_high: errors found after so many readings, and as many as
-                    reading at random would have found
+    least           what `enough` is: films and width of a rate, patients of an agreement
+    needed          under a stopping rule: rule, target, widest (the width now), finding, more_pairs, more_readings
+    series          reads, found, pairs, random, random_low, random_high: errors found after so many readings, and as
+                    many as reading so many pairs at random would have found
     stopping        rule, reached, words
+    lessons         each lesson that made the signal in force: at, version, readings, reads, pairs, findings, changed,
+                    untaught
     notices         what was left out, counted
 """
 
@@ -36,27 +41,32 @@ from bpals.films.shelf import open_shelf
 from bpals.ledger.reviewschema import CASE, DRAWN, STUDY
 from bpals.lightbox import LISTING
 from bpals.rating import rate
+from bpals.relearning import lessons_of
 from bpals.review.desk.consensus import CONSENSUS, REVIEW_COLUMNS
 from bpals.review.desk.desk import Desk
 from bpals.review.desk.study import Study, default_study
 from bpals.scoring import vocabulary_of
 from bpals.signal import fairsample
-from bpals.signal.agreement import Bootstrap, among
+from bpals.signal.clusters import design_effect, widened
 from bpals.signal.fairsample import fair_sample
 from bpals.studynumbers import (
-    DRAWS,
+    ALL,
+    LEAST_FILMS,
+    LEAST_PATIENTS,
     SIDES,
+    UNKNOWN,
+    WIDEST,
     against_consensus,
+    among_readers,
     confirmed_errors,
     counts,
     errors_found,
     needed_reads,
-    one_each,
     pace,
     settled_claims,
     within_readers,
 )
-from bpals.types import REVIEWS, Notice, Reviews
+from bpals.types import REVIEWS, Notice
 from bpals.workspace import Sealed, Workspace
 from bpals.workspaceledger import open_ledger
 
@@ -166,21 +176,24 @@ def progress(
     claims = _claims(audit, study, films)
     reads = blind_reads(gathered.reviews, vocabulary_of(audit.table("claims.parquet", "finding")))
     images = audit.table("images.parquet", "image_id", "patient_id")
-    rates, notices = _rates(workspace, _with_chances(reads, gathered.drawn, claims, study), films)
+    rates, notices = _rates(workspace, _with_chances(reads.table, gathered, claims, study), claims, films)
     settled = settled_claims(reads.table, gathered.reviews, gathered.consensus, claims)
     errors = confirmed_errors(settled, claims, rates)
-    needed = needed_reads(errors, study)
+    counted = counts(gathered.reviews, reads)
+    needed = needed_reads(errors, set(claims["finding"].unique()), study, counted["readings"])
     return {
         "version": audit.run["files"]["signal.parquet"]["sha256"],
-        "counts": counts(gathered.reviews, reads),
+        "counts": counted,
         "pace": pace(gathered.reviews),
         "errors": errors,
-        "agreement": among(one_each(reads.table), images, Bootstrap(draws=DRAWS)),
+        "agreement": among_readers(reads.table, images),
         "within": within_readers(gathered.reviews, images),
         "against": against_consensus(reads.table, gathered.consensus, images),
+        "least": {"films": LEAST_FILMS, "width": WIDEST, "patients": LEAST_PATIENTS},
         "needed": needed,
         "series": errors_found(gathered.reviews, settled, errors),
-        "stopping": _stopping(study, gathered, needed),
+        "stopping": _stopping(gathered, needed),
+        "lessons": lessons_of(audit.run),
         "notices": [notice.message for notice in (*reads.notices, *notices)],
     }
 
@@ -199,24 +212,43 @@ def _claims(audit: Sealed, study: Study, films: Collection[str] | None) -> pl.Da
     return claims if films is None else claims.filter(pl.col("image_id").is_in(list(films)))
 
 
-def _with_chances(reads: Reviews, drawn: pl.DataFrame, claims: pl.DataFrame, study: Study) -> pl.DataFrame:
-    """Give each read the chance that a rate may rest on: of the room's own, those of a fair sample have one.
+def _as_settled(reads: pl.DataFrame, gathered: Gathered, wanted: int) -> pl.DataFrame:
+    """Let each read of the room say what its study came to; those of a pair that waits for a reader are left out.
+
+    Else one reader's slips would be errors of the label. Where all `wanted` have read a pair, it need not wait until
+    other findings of its case are settled: what is hard to settle would be missing from the rate.
+    """
+    here = gathered.reviews.filter(pl.col("reading_id").is_not_null()).select(_PAIR).unique()
+    agreed = gathered.consensus.select(*_PAIR, agreed=pl.col("verdict").cast(reads["verdict"].dtype))
+    of_room = reads.join(here, on=_PAIR, how="semi", maintain_order="left")
+    known = of_room.join(agreed.unique(_PAIR, keep="last"), on=_PAIR, how="left", maintain_order="left")
+    all_read = pl.col("reader").n_unique().over(_PAIR) >= wanted
+    said = known.filter(pl.col("agreed").is_not_null() | all_read)
+    said = said.with_columns(verdict=pl.coalesce("agreed", "verdict")).select(reads.columns)
+    return pl.concat([reads.join(here, on=_PAIR, how="anti", maintain_order="left"), said])
+
+
+def _with_chances(reads: pl.DataFrame, gathered: Gathered, claims: pl.DataFrame, study: Study) -> pl.DataFrame:
+    """Give each settled read the chance that a rate may rest on: of the room's own, those of a fair sample have one.
 
     Reads from a file keep theirs. A finding of which every claim was read needs no chance: all is known.
     """
     key = ["image_id"] if study.asks == "all" else _PAIR
     named = pl.concat_str(key, separator="/")
     own = claims.filter(pl.col("finding").is_in(list(study.findings)))
-    read = reads.table.select(item=named).unique()
-    cases = drawn.select("batch", "how", item=named).with_columns(read=pl.col("item").is_in(read["item"].implode()))
+    read = reads.select(item=named).unique()
+    cases = gathered.drawn.select("batch", "how", item=named).with_columns(
+        read=pl.col("item").is_in(read["item"].implode())
+    )
     sample, chance = fair_sample(
         cases.select(fairsample.DRAWN.names()), items=own.select(key).n_unique(), seed=study.seed
     )
     of_room = pl.col("item").is_in(cases["item"].implode())
     fair = pl.when(pl.col("item").is_in(sample.implode())).then(chance)
-    whole = claims.join(reads.table, on=_PAIR, how="anti")["finding"].unique()
+    said = _as_settled(reads, gathered, study.readers_per_case)
+    whole = claims.join(said, on=_PAIR, how="anti")["finding"].unique()
     return (
-        reads.table.with_columns(item=named)
+        said.with_columns(item=named)
         .with_columns(inclusion=pl.when(of_room).then(fair).otherwise("inclusion"))
         .with_columns(inclusion=pl.when(pl.col("finding").is_in(whole.implode())).then("inclusion").otherwise(1.0))
         .select(REVIEWS.names())
@@ -224,7 +256,7 @@ def _with_chances(reads: Reviews, drawn: pl.DataFrame, claims: pl.DataFrame, stu
 
 
 def _rates(
-    workspace: str | os.PathLike[str], reads: pl.DataFrame, films: Collection[str] | None
+    workspace: str | os.PathLike[str], reads: pl.DataFrame, claims: pl.DataFrame, films: Collection[str] | None
 ) -> tuple[dict[str, Mapping[str, Any]], list[Notice]]:
     """Tell the error rates by `bpals rate`; where the reads cannot say any, say why."""
     if reads.is_empty():
@@ -234,19 +266,39 @@ def _rates(
     except TruthError as error:
         return {}, [Notice(code="no_rate", count=reads.height, message=f"no error rate yet: {error}")]
     rows = told.rates.filter(pl.col("says") == "all", pl.col("group_by").is_null())
-    return {row["finding"]: row for row in rows.iter_rows(named=True)}, told.notes
+    fair = told.reviews.filter(pl.col("inclusion").is_not_null())
+    on: dict[str, int] = dict(fair.group_by("finding").agg(pl.col("image_id").n_unique()).iter_rows())
+    on[ALL] = fair["image_id"].n_unique()
+    rates: dict[str, Mapping[str, Any]] = {
+        row["finding"]: {**row, "films": on.get(row["finding"], 0)} for row in rows.iter_rows(named=True)
+    }
+    if ALL in rates:
+        rates[ALL] = {**rates[ALL], **_by_film(rates[ALL], fair, claims)}
+    return rates, told.notes
 
 
-def _stopping(study: Study, gathered: Gathered, needed: Mapping[str, Any]) -> dict[str, Any]:
+def _by_film(row: Mapping[str, Any], fair: pl.DataFrame, claims: pl.DataFrame) -> dict[str, float]:
+    """Widen the interval of all findings together as far as errors of one film go together."""
+    if row["rate"] is None:
+        return {}
+    pairs = fair.unique(_PAIR, keep="last", maintain_order=True).join(claims, on=_PAIR, how="inner")
+    definite = pairs.with_columns(pl.col("verdict").cast(pl.String)).filter(pl.col("verdict").is_in(SIDES))
+    effect = design_effect(definite["image_id"], definite["verdict"] != definite["says"])
+    low, high = widened(row["rate"], row["low"], row["high"], effect)
+    return {"low": low, "high": high}
+
+
+def _stopping(gathered: Gathered, needed: Mapping[str, Any]) -> dict[str, Any]:
     """Say whether the study may stop."""
     if gathered.stopped:
         return {"rule": "stopped", "reached": True, "words": gathered.stopped}
-    if study.stop_width is not None:
+    more, target = needed["more_readings"], needed["target"]
+    left = "" if not more else f": about {more:,} more readings"
+    if needed["rule"] == "width":
         width = needed["widest"]
-        reached = width is not None and width <= study.stop_width
-        now = "not known yet" if width is None else f"{width:.3f}"
-        words = f"stop when every error rate is known to within {study.stop_width:g}; the widest interval is {now}"
-        return {"rule": "width", "reached": reached, "words": words}
-    if study.stop_reads is not None:
-        return {"rule": "reads", "reached": False, "words": f"stop after {study.stop_reads:,} readings"}
+        now = "not known yet" if width in {None, UNKNOWN} else f"{width:.3f}"
+        words = f"stop when every error rate is known to within {target:g}; the widest interval is {now}{left}"
+        return {"rule": "width", "reached": width is not None and width <= target, "words": words}
+    if needed["rule"] == "reads":
+        return {"rule": "reads", "reached": not more, "words": f"stop after {target:,} readings: {more:,} more"}
     return {"rule": None, "reached": False, "words": "no stopping rule: read as long as you like"}

@@ -164,6 +164,9 @@ REVIEWS = pl.Schema(
 )
 """What single readers say: one row a read, at most one a reader and pair."""
 
+SETTLED = pl.Schema({"image_id": pl.String(), "finding": pl.String(), "settled": pl.Float64()})
+"""What a disagreement was settled to by people who saw each other's opinions: 1 is present, 0 absent."""
+
 
 def signal_schema(findings: tuple[str, ...]) -> pl.Schema:
     """The product: one row a claim. For `groups.parquet`, the findings are the groups' names."""
@@ -241,6 +244,8 @@ class Reviews:
     groups: tuple[Group, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
+    settled: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SETTLED))
+    """SETTLED: pairs of which an adjudicator or a discussion said more than the reads do; it stands over them."""
 
     @property
     def readers(self) -> list[str]:

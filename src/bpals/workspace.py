@@ -35,6 +35,8 @@ from bpals.sealedjudge import FILMS, FORMAT, SealedJudge, judge_names, open_judg
 RUN = "run.json"
 REMEMBERED = "remembered.json"
 """What was given once to a command and holds for the workspace: where the films are, which dataset it is."""
+LEDGER = "ledger.sqlite"
+"""What asked judges and readers said, unless the workspace was given an address for it."""
 AGAIN = "Type: bpals audit --workspace {}"
 
 
@@ -88,6 +90,11 @@ class Workspace:
         for name in sealed.run["files"]:
             sealed.read(name)
         return sealed
+
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether judges were asked or films read here: only then is there a ledger to look into."""
+        return self.remembered("ledger") is not None or (self.path / LEDGER).exists()
 
     def remember(self, **facts: str | None) -> None:
         """Keep what was given once, such as where the films are, for the commands that come later."""

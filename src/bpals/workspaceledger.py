@@ -8,9 +8,7 @@ from pathlib import Path
 from bpals.errors import UsageError
 from bpals.ledger import Ledger
 from bpals.ledger.url import address_of, is_url, parse_url, shown
-from bpals.workspace import Workspace
-
-LEDGER = "ledger.sqlite"
+from bpals.workspace import LEDGER, Workspace
 
 
 def ledger_of(home: Workspace, given: str | None = None) -> str | Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import sealedrecord
 import twojudges
 
 import shape
@@ -29,13 +30,14 @@ def words(write_films, tmp_path_factory):
 def old(films_audit, tmp_path):
     """A finished audit of other films, to be written over: what must stay as it is when the next one fails."""
     folder = shutil.copytree(films_audit, tmp_path / "audit")
-    (folder / "ledger.sqlite").write_bytes(b"reviews")
+    (folder / "ledger.sqlite").write_bytes(sealedrecord.ledger_bytes())
     return folder
 
 
 def contents(folder):
-    """Every file with its bytes; the lock says nothing."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    """Every file with its bytes; the lock says nothing, nor what SQLite lays beside a ledger that is looked into."""
+    passing = {".lock", "ledger.sqlite-shm", "ledger.sqlite-wal"}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in passing)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -128,6 +130,7 @@ def test_a_busy_workspace_is_left_to_its_writer(start_bpals, words, old):
 
 def test_a_full_disk_leaves_the_old_output(start_bpals, words, old):
     """No file may grow beyond 20 KB here: one line, exit code 2, nothing half-written."""
+    (old / "ledger.sqlite").unlink()  # to look into one SQLite needs 32 KB beside it
     before = contents(old)
     limit = (20_000, 20_000)
     process = start_bpals(
@@ -159,11 +162,20 @@ def test_an_interruption_leaves_the_old_output(start_bpals, words, old):
 
 def test_the_next_audit_replaces_the_last(words, old):
     """The folder then holds the new films, nothing else of bpals, and the ledger as it was."""
+    ledger = (old / "ledger.sqlite").read_bytes()
     assert obey(["audit", *words, "--workspace", str(old)]) == 0
     audit = Workspace(old).open()
     assert audit.table("images.parquet")["image_id"].str.starts_with("3-").all()
     assert set(contents(old)) == {*audit.run["files"], "run.json", "ledger.sqlite", "remembered.json"}
-    assert (old / "ledger.sqlite").read_bytes() == b"reviews"
+    assert (old / "ledger.sqlite").read_bytes() == ledger
+
+
+def test_what_cannot_be_heard_is_said_and_can_be_left_out(capsys, words, old):
+    """A ledger that is no ledger stops an audit with one line; --no-reviews goes on without it."""
+    (old / "ledger.sqlite").write_bytes(b"reviews")
+    said = refusal(capsys, *words, "--workspace", old)
+    assert f"bpals audit --no-reviews --workspace {old}" in said
+    assert obey(["audit", *words, "--workspace", str(old), "--no-reviews"]) == 0
 
 
 def test_a_workspace_keeps_to_its_dataset(old):

@@ -87,7 +87,14 @@ def test_s15_a_room_without_accounts_is_not_opened_to_others(start_bpals, home):
 def test_s22_a_log_that_was_edited_is_found(start_bpals, home):
     """S22: whole as it was written; one changed entry is named, and the exit code says so."""
     run(start_bpals, "account", "add", "anna", "--workspace", home, given=PASSWORD)
-    assert run(start_bpals, "verify-log", "--workspace", home)[:2] == (0, "The log is whole.\n")
+    code, out, _ = run(start_bpals, "verify-log", "--workspace", home)
+    first, head = out.splitlines()
+    assert (code, first) == (0, "The log is whole.")
+    assert re.fullmatch("Head: 1:[0-9a-f]{64}", head)
+    code, out, _ = run(start_bpals, "verify-log", "--workspace", home, "--head", head.removeprefix("Head: "))
+    assert (code, out.splitlines()[1]) == (0, head)
+    code, out, _ = run(start_bpals, "verify-log", "--workspace", home, "--head", "f" * 64)
+    assert (code, "no entry has the hash that was kept" in out) == (1, True)
     with sqlite3.connect(home / "ledger.sqlite") as file:
         file.execute("UPDATE entry SET actor = 'somebody' WHERE sequence = 1")
     code, out, _ = run(start_bpals, "verify-log", "--workspace", home)

@@ -2,11 +2,13 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import atthedesk
 import pytest
 from sqlalchemy import delete, insert, select, text, update
 
+from bpals.errors import UsageError
 from bpals.ledger import Ledger
 from bpals.ledger.reviewschema import ADJUDICATION, ENTRY, READING, REVIEW
 from bpals.review.desk import chain
@@ -136,8 +138,29 @@ def test_s22_a_head_that_was_kept_elsewhere_finds_a_log_that_was_cut_or_replaced
     """S22: the one thing a chain cannot see by itself."""
     known = chain.head(read_case)
     assert chain.verify(read_case, known=known) == []
-    assert "another than the one whose hash was kept" in chain.verify(read_case, known=(known[0], "0" * 64))[0]
-    assert "the log ends before it" in chain.verify(read_case, known=(known[0] + 1, known[1]))[0]
+    other, later = replace(known, hash="0" * 64), replace(known, sequence=known.sequence + 1)
+    assert "another than the one whose hash was kept" in chain.verify(read_case, known=other)[0]
+    assert "the log ends before it" in chain.verify(read_case, known=later)[0]
+
+
+def test_s22_the_hash_alone_finds_that_the_end_was_cut_off(read_case):
+    """S22: an entry that nothing else speaks of is removed from the end; only a head that was kept can tell."""
+    read_case.change(lambda c: chain.append(c, actor="anna", action="entered", detail={}))
+    checked = chain.check(read_case)
+    assert checked.found == ()
+    assert str(checked.head) == f"{checked.head.sequence}:{checked.head.hash}"
+    heads = [chain.Head.parse(str(checked.head)), chain.Head.parse(f" {checked.head.hash.upper()}\n")]
+    assert [chain.verify(read_case, known=head) for head in heads] == [[], []]
+    edit(read_case, delete(ENTRY).where(ENTRY.c.sequence == checked.head.sequence))
+    assert chain.verify(read_case) == []
+    assert ["the log ends before it" in chain.verify(read_case, known=head)[0] for head in heads] == [True, True]
+
+
+@pytest.mark.parametrize("text", ["", "12", "a" * 63, f"x:{'a' * 64}", "g" * 64, f"1:2:{'a' * 64}"])
+def test_what_is_no_head_is_refused(text):
+    """P4: a head that lost a letter on its way would prove nothing."""
+    with pytest.raises(UsageError, match="no head of a log"):
+        chain.Head.parse(text)
 
 
 def test_an_empty_log_is_whole(desk_ledger):

@@ -125,6 +125,45 @@ def test_u07_going_back_to_a_locked_case_changes_nothing(room):
     assert count(room.ledger, REVIEW, REVIEW.c.phase == "blind") == 3
 
 
+def test_a_readers_own_last_readings_are_listed_and_nothing_else(room):
+    """The newest first, with what he marked; none of another reader, none unfinished, nothing of label or trust."""
+    anna, clara = room.browser("anna"), room.browser("clara")
+    clara.lock(clara.next()["reading"])
+    assert anna.get("/api/readings").json() == {"readings": []}
+    first = anna.next()["reading"]
+    locked = anna.lock(first, answer=ANSWER).json()["reading"]
+    assert anna.get("/api/readings").json() == {"readings": []}
+    anna.act("second", locked, answer=ANSWER, spent=webroom.SPENT)
+    second = anna.lock(anna.next()["reading"], answer={"quality": "unreadable"}).json()["reading"]
+    anna.act("second", second, answer={"quality": "unreadable"}, spent=webroom.SPENT)
+    back = anna.get(f"/api/readings/{first['reading_id']}").json()
+    assert anna.act("amend", back, answer={"verdicts": {"Nodule": "uncertain"}}, reason="a slip").status_code == 200
+    reply = anna.get("/api/readings")
+    listed = reply.json()["readings"]
+    assert set(listed[0]) == {"reading_id", "case_no", "locked", "marked", "quality", "amended"}
+    assert [(each["reading_id"], each["case_no"]) for each in listed] == [
+        (second["reading_id"], 2),
+        (first["reading_id"], 1),
+    ]
+    assert [(each["marked"], each["quality"], each["amended"]) for each in listed] == [
+        ({}, "unreadable", False),
+        ({"Nodule": "uncertain"}, None, True),
+    ]
+    assert webroom.LABEL not in reply.text
+    assert "film-0" not in reply.text
+
+
+def test_the_reveal_brings_what_is_stored_of_the_blind_read(room):
+    """A verdict on every finding, also where it was left unmarked, and the quality; a later draft changes nothing."""
+    anna = room.browser("anna")
+    locked = anna.lock(anna.next()["reading"], answer={"verdicts": {"Mass": "present"}, "quality": "limited"}).json()
+    read = {"verdicts": {"Mass": "present", "Nodule": "absent", "Pneumothorax": "absent"}}
+    read |= {"quality": "limited", "devices": None}
+    assert locked["reveal"]["read"] == read
+    anna.act("draft", locked["reading"], answer={"verdicts": {"Mass": "absent"}, "quality": "good"})
+    assert anna.next()["reveal"]["read"] == read
+
+
 def test_t02_the_browsers_times_are_bounded_by_the_servers(room):
     """T02: a clock that is wrong by a day, or a lie, does not become a reading time."""
     anna = room.browser("anna")

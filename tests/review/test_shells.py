@@ -45,6 +45,35 @@ def test_the_room_says_that_it_is_open(room):
     assert room.visitor().client.get("/healthz", headers={"host": "10.0.0.1"}).json() == {"ok": True}
 
 
+def test_every_page_names_the_study(room):
+    """Beside the room and the dataset, as text."""
+    anna = room.browser("anna")
+    for path in ("/read", "/adjudicate", "/progress", "/account"):
+        assert '<span class="study" title="study">Study: study</span>' in anna.get(path).text
+    assert 'class="study"' not in room.visitor().get("/login").text
+
+
+@pytest.mark.parametrize(
+    ("study", "role", "named"),
+    [
+        ({"readers_per_case": 1, "adjudication": "none"}, "admin", None),
+        ({"readers_per_case": 2, "adjudication": "none"}, "adjudicator", None),
+        ({"readers_per_case": 2, "adjudication": "third"}, "reader", None),
+        ({"readers_per_case": 2, "adjudication": "third"}, "admin", "Adjudicate"),
+        ({"readers_per_case": 2, "adjudication": "discussion"}, "reader", "Discuss"),
+    ],
+)
+def test_the_adjudication_page_is_named_only_where_something_is_settled(tmp_path, study, role, named):
+    """One reader a case leaves nothing to settle: no tab, and an adjudicator begins at the reading page."""
+    with webroom.open_room(webroom.address_of(tmp_path), films=1, **study) as opened:
+        somebody = opened.browser("somebody", role)
+        page = somebody.get("/read").text
+        assert re.findall(r'<a href="/adjudicate"[^>]*>([^<]+)</a>', page) == ([named] if named else [])
+        assert somebody.get("/").headers["location"] == "/read"
+        settled_nowhere = "In this study no disagreement is settled." in somebody.get("/adjudicate").text
+        assert settled_nowhere == (study["adjudication"] == "none")
+
+
 def test_the_start_is_the_reading_page(room):
     """For who is in; a stranger goes to the login page."""
     assert room.browser("anna").get("/").headers["location"] == "/read"

@@ -58,6 +58,9 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         ),
     ] = None,
     refit_split: Annotated[str | None, typer.Option(help="Which rows of the sample: val, test or all.")] = None,
+    no_reviews: Annotated[
+        bool, typer.Option("--no-reviews", help="Leave out what was read in this workspace, or imported there.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run record as JSON, for a program.")] = False,
 ) -> None:
     """Give every label of a dataset a trust, with a report. With no option: the embedded NIH ChestX-ray14 record."""
@@ -74,6 +77,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
             reviews_split=reviews_split,
             refit=refit,
             refit_split=refit_split,
+            no_reviews=no_reviews,
             progress=lambda what, share: drawn.update(task, description=what, completed=share),
         )
     for notice in run.record["notices"]:
@@ -136,7 +140,7 @@ def _meaning(run: Run, members: dict[str, str]) -> Iterator[str]:
 
 def _unfitted(record: Mapping[str, Any]) -> str:
     """Say what a trust is that no expert label was fitted to."""
-    given = any(record["values"][name]["value"] is not None for name in ("calibrate", "reviews"))
+    given = record["values"]["calibrate"]["value"] is not None or record["reviews"] is not None
     pixels = any(judge["kind"] == "image" and judge.get("effective_weight") != 0 for judge in record["judges"])
     why = "Nothing was fitted on the expert labels, as the notes say" if given else "No expert label was used"
     what = "the rest of the record and what image judges see" if pixels else "the rest of the record"

@@ -93,15 +93,22 @@ def _greeter(*, open_browser: bool) -> Callable[[Any], None]:
 def verify_log(
     workspace: WORKSPACE = Path("audit"),
     ledger: LEDGER = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The head that was printed before: nothing up to it may be missing."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
 ) -> None:
     """Check that nothing in the log of the reading room was edited, removed or put in another order."""
-    found = load_room().verify_log(workspace, ledger=ledger)
+    told = load_room().verify_log(workspace, ledger=ledger, head=head)
     if as_json:
-        print(json.dumps({"whole": not found, "found": found}, indent=1))
-    elif found:
-        print("\n".join(found))
+        end = {"sequence": told.head.sequence, "hash": told.head.hash}
+        print(json.dumps({"whole": not told.found, "found": told.found, "head": end}, indent=1))
+    elif told.found:
+        print("\n".join(told.found))
     else:
-        print("The log is whole.")
-    if found:
+        since = "" if head is None else ", and nothing of what was there with that head is missing"
+        print(f"The log is whole{since}.")
+        print(f"Head: {told.head}")
+    if told.found:
         raise typer.Exit(FOUND)

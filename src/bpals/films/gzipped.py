@@ -16,7 +16,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from bpals.errors import FilmError
 from bpals.films.holder import Entry, Holder, Reader, check_bytes
 from bpals.films.refused import MOST_BYTES, Refused
-from bpals.films.tarred import CUT, DAMAGED, GZIP, MOST_AT_ONCE, PIECE, StreamedTar, most_unpacked, walk_members
+from bpals.films.tarred import CUT, DAMAGED, GZIP, MOST_AT_ONCE, StreamedTar, most_unpacked, walk_members
+from bpals.films.unpacked import PIECE, Unpacked
 
 if TYPE_CHECKING:
     import tarfile
@@ -36,7 +37,7 @@ class _Mark(NamedTuple):
     state: zlib._Decompress
 
 
-class Gunzip(io.RawIOBase):
+class Gunzip(Unpacked):
     """The unpacked bytes of a gzip; going back is cheap, and a bomb stops it."""
 
     def __init__(self, stored: IO[bytes], most: int, *, every: int = EVERY) -> None:
@@ -47,18 +48,6 @@ class Gunzip(io.RawIOBase):
         self._at, self._waiting, self._state = 0, b"", zlib.decompressobj(GZIP_WITH_HEADER)
         self._marks = [_Mark(0, 0, self._state.copy())]
 
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that any place can be gone to."""
-        return True
-
-    def tell(self) -> int:
-        """Say where it is, in unpacked bytes."""
-        return self._at
-
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place: back to the mark before it, or on, and then on to it."""
         if whence != 0:
@@ -66,10 +55,7 @@ class Gunzip(io.RawIOBase):
         mark = next(each for each in reversed(self._marks) if each.at <= offset)
         if offset < self._at or mark.at > self._at:
             self._go_to(mark)
-        while self._at < offset:
-            if not self.read(min(PIECE, offset - self._at)):
-                break
-        return self._at
+        return self._go_on_to(offset)
 
     def read(self, size: int = -1) -> bytes:
         """Unpack so many bytes, or as many as there are."""

@@ -16,11 +16,11 @@ from typing import IO
 from bpals.errors import FilmError
 from bpals.films.holder import HEAD, Entry, Reader, check_bytes, count_pixels, read_bounded
 from bpals.films.refused import MOST_BYTES, MOST_MEMBERS, MOST_RATIO, Refused
+from bpals.films.unpacked import PIECE, Unpacked
 from bpals.films.zipped import unsafe
 from bpals.types import Refusal
 
 GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
-PIECE = 1 << 20
 MOST_AT_ONCE = 16 << 20
 """Bytes that a single read of a header may ask for; a tar may claim a name of any length."""
 GRACE = 1 << 30
@@ -31,30 +31,17 @@ DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, Valu
 CUT = Refusal(code="truncated", message="its archive is cut short or damaged at or before this film")
 
 
-class _Onward(io.RawIOBase):
+class _Onward(Unpacked):
     """A decompressed stream that only goes forward, in pieces, and stops at a bomb."""
 
     def __init__(self, packed: IO[bytes], most: int) -> None:
         self._packed = packed
         self._most = most
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
         if whence != 0 or offset < self._at:
             raise OSError("a compressed tar is read forward only")
-        while self._at < offset:
-            if not self.read(min(PIECE, offset - self._at)):
-                break
-        return self._at
+        return self._go_on_to(offset)
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > MOST_AT_ONCE:

@@ -62,7 +62,7 @@ class FileHome:
                 self._bring_up_now(known)
             except LockHeld:
                 # Two that find a new ledger at one moment: one makes its tables, the other finds them made.
-                if time.monotonic() > until or holder(self._place.lock) not in {None, BRINGING}:
+                if time.monotonic() > until or holder(self._place.lock) not in {None, "", BRINGING}:
                     raise
                 time.sleep(PAUSE_S)
 

@@ -7,13 +7,20 @@ import fcntl
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from bpals.errors import LockHeld, WorkspaceError
 
 SERVING = "review serve"
 """What the process that serves the reading room calls its lock of the ledger."""
+RUNNING = "judge run"
+"""What a run of a judge calls its lock."""
+
+NAMELESS_S, PAUSE_S = 5.0, 0.01
+"""How long a lock may be held without a name: somebody is just taking it, leaving it, or looking whether it is held."""
 
 
 @contextlib.contextmanager
@@ -26,11 +33,8 @@ def only_writer(path: Path, what: str) -> Iterator[None]:
             f"{path} cannot be written: {error.strerror}. Name another folder with --workspace DIR"
         ) from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            raise LockHeld(_refusal(path, file.read())) from None
+        if (by := _take(file)) is not None:
+            raise LockHeld(_refusal(path, by))
         # What a killed holder left in the file says nothing: the kernel gave us the lock.
         file.truncate(0)
         file.write(json.dumps({"pid": os.getpid(), "host": platform.node(), "what": what}))
@@ -39,6 +43,21 @@ def only_writer(path: Path, what: str) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+
+
+def _take(file: TextIO) -> str | None:
+    """Take the lock; give what its holder wrote where it has one."""
+    until = time.monotonic() + NAMELESS_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            if (by := file.read()) or time.monotonic() > until:
+                return by
+            time.sleep(PAUSE_S)
+        else:
+            return None
 
 
 def held(path: Path) -> bool:
@@ -74,7 +93,19 @@ def _refusal(path: Path, text: str) -> str:
             f"{what} (process {pid} on {host}) has ended, but a process that it started still holds {path}. "
             f"See which: fuser {path}"
         )
-    return f"{what} (process {pid} on {host}) is writing to {path.parent}. Wait for it to end, or stop it: kill {pid}"
+    return f"{what} (process {pid} on {host}) is writing to {path.parent}. {_way_out(what, pid)}"
+
+
+def _way_out(what: str, pid: int) -> str:
+    """Say what to do about a process that writes."""
+    if what == SERVING:
+        return "Close the reading room with Ctrl-C where it was started, then type the same command again"
+    if what == RUNNING:
+        return (
+            f"Wait for it to end, or stop it (Ctrl-C, or: kill -INT {pid}); its answers are kept. To have both, open "
+            "the reading room first: a judge run that is typed again then goes on through the room"
+        )
+    return f"Wait for it to end, or stop it: kill {pid}"
 
 
 def _alive(pid: int) -> bool:

@@ -22,9 +22,9 @@ from bpals.errors import BpalsError, UsageError, WorkspaceError
 from bpals.ledger import runs, wire
 from bpals.ledger.asked import AskedFilm
 from bpals.ledger.home import Home
-from bpals.ledger.lock import SERVING, holder, only_writer
+from bpals.ledger.lock import RUNNING, SERVING, holder, only_writer
 from bpals.ledger.place import Place
-from bpals.ledger.store import RUNNING, Ledger
+from bpals.ledger.store import Ledger
 from bpals.ledger.url import is_url
 from bpals.types import JudgeCard, Question
 

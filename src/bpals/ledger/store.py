@@ -20,14 +20,12 @@ from bpals.ledger.connection import Connect
 from bpals.ledger.filehome import FileHome
 from bpals.ledger.films import Statements, write_films
 from bpals.ledger.home import Dialect, Home
+from bpals.ledger.lock import RUNNING
 from bpals.ledger.migrations import MIGRATIONS, Migration
 from bpals.ledger.schema import FILM
 from bpals.ledger.serverhome import ServerHome
 from bpals.ledger.url import is_url, parse_url
 from bpals.types import JudgeCard, Question
-
-RUNNING = "judge run"
-"""What a run of a judge calls its lock."""
 
 _CLOCKS = {
     "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",

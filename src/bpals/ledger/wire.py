@@ -30,6 +30,11 @@ def send(channel: socket.socket, message: Mapping[str, Any]) -> None:
     """Send one message."""
     # Half characters, as a model may say them, stand in ASCII as escapes.
     content = json.dumps(message, ensure_ascii=True).encode()
+    if len(content) > LONGEST:
+        raise WorkspaceError(
+            f"{len(content) >> 20:,} MB are more than the {LONGEST >> 20} that the open reading room takes at once. "
+            "Close it with Ctrl-C where it was started, then type the same command again"
+        )
     channel.sendall(_LENGTH.pack(len(content)) + content)
 
 

@@ -61,6 +61,7 @@ def _together(files: Sequence[Path], parts: Sequence[Reviews]) -> Reviews:
         groups=groups,
         inputs=_inputs(files, parts),
         notices=tuple(notices),
+        settled=pl.concat([part.settled for part in parts]).unique(_PAIR, keep="last", maintain_order=True),
     )
 
 

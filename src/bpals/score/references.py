@@ -16,7 +16,7 @@ import polars as pl
 
 from bpals.errors import TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Group, Vocabulary, fold
-from bpals.score import keys, sheets, verdicts
+from bpals.score import exported, keys, sheets, verdicts
 from bpals.score.sheets import Sheet
 from bpals.types import REVIEWS, TRUTH, Notice, Reference, Reviews
 
@@ -135,15 +135,27 @@ def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all", 
     """Read files with one row a read: a column a finding, or the columns `finding` and `verdict`."""
     where = Path(path).expanduser()
     place = _place(option, option, split)
-    said = _spoken(where, _recognised(where, READ, place), vocabulary)
+    chosen = _recognised(where, READ, place)
+    votes = [exported.voting(sheet) for sheet in chosen]
+    said = _spoken(where, votes, vocabulary)
+    silent = sum(sheet.cells.height for sheet in chosen) - sum(sheet.cells.height for sheet in votes)
+    said.count("no_votes", silent, "{} rows are second reads, rounds, repeats or were replaced, and do not vote")
+    known = verdicts.spellings(vocabulary, GROUPS)
+    settled = pl.concat([exported.settled(sheet, known) for sheet in chosen])
     _one_verdict_a_reader(said)
     if said.table.is_empty():
         raise TruthError(f"{where} holds no read. Write {verdicts.WORDS}; or name another file")
     read = said.table.select(REVIEWS.names()).cast(REVIEWS)
     table = keys.with_inclusion(read, where)
-    known = read["inclusion"].null_count() - table["inclusion"].null_count()
-    said.count("key_used", known, f"{{}} reads got their chance of being drawn from its key, {keys.key_of(where)}")
-    return Reviews(table=table, groups=_groups_of(table), inputs=said.inputs, notices=tuple(said.notices))
+    keyed = read["inclusion"].null_count() - table["inclusion"].null_count()
+    said.count("key_used", keyed, f"{{}} reads got their chance of being drawn from its key, {keys.key_of(where)}")
+    return Reviews(
+        table=table,
+        groups=_groups_of(table),
+        inputs=said.inputs,
+        notices=tuple(said.notices),
+        settled=settled.unique(["image_id", "finding"], keep="last", maintain_order=True),
+    )
 
 
 def of_films(reviews: Reviews, images: pl.DataFrame) -> Reviews:

@@ -5,6 +5,7 @@ with the truths by expectation-maximisation, finding by finding. A reader with f
 they near what is usual for radiologists. How common the finding is among claimed presences, and among claimed absences,
 comes out too: no judge's answer enters, so that what readers teach about a judge is their own. Pairs that were chosen
 to be read are told apart from pairs that were drawn: among the first, where most may be wrong, it is another thing.
+A pair that an adjudicator or a discussion settled has that truth, and teaches how its readers err.
 """
 
 from __future__ import annotations
@@ -48,22 +49,24 @@ class Settled:
 def settle(reads: pl.DataFrame, said: Matrix) -> Settled:
     """Settle one finding's reads: `row` (of a film), `reader`, `verdict` and `inclusion`; `said` is each film's claim.
 
-    Unreadable films are no reads.
+    Unreadable films are no reads. A column `settled` holds 1 or 0 where the truth of a pair is known without them.
     """
     kept = reads.filter(pl.col("verdict").cast(pl.String).is_in(WORDS)).sort("row", "reader")
     rows, pair = np.unique(kept["row"].to_numpy().astype(np.int64), return_inverse=True)
     names, reader = np.unique(kept["reader"].to_numpy().astype(np.str_), return_inverse=True)
     words = {word: place for place, word in enumerate(WORDS)}
     verdict = kept["verdict"].cast(pl.String).replace_strict(words, return_dtype=pl.Int64).to_numpy()
-    chances = kept.group_by("row").agg(pl.col("inclusion").drop_nulls().first()).sort("row")["inclusion"]
-    chance = chances.fill_null(float("nan")).to_numpy().astype(np.float64)
+    chance = _of_pairs(kept, "inclusion")
+    known = _of_pairs(kept, "settled") if "settled" in kept.columns else np.full(len(rows), np.nan)
     kind = 2 * (chance >= CHOSEN) + (said[rows] == 1)
     present = np.full(len(rows), 0.5)
     errs = np.zeros((len(names), 2, len(WORDS)))
     for turn in range(ROUNDS):
         sure = _vote(pair, verdict, len(rows)) if turn == 0 else present
+        sure = np.where(np.isnan(known), sure, known)
         errs = _confusion(sure[pair], reader, verdict, len(names))
         before, present = present, _posterior(errs, sure, kind, (pair, reader, verdict))
+        present = np.where(np.isnan(known), present, known)
         if np.abs(present - before).max(initial=0) < STILL:
             break
     return Settled(
@@ -73,6 +76,12 @@ def settle(reads: pl.DataFrame, said: Matrix) -> Settled:
         reads=np.bincount(pair, minlength=len(rows)),
         readers=dict(zip(names.tolist(), errs, strict=True)),
     )
+
+
+def _of_pairs(reads: pl.DataFrame, column: str) -> Matrix:
+    """Give the first value of a column that a pair's reads know, in the order of the films; NaN where none does."""
+    first = reads.group_by("row").agg(pl.col(column).drop_nulls().first()).sort("row")[column]
+    return first.fill_null(float("nan")).to_numpy().astype(np.float64)
 
 
 def _vote(pair: Ints, verdict: Ints, pairs: int) -> Matrix:

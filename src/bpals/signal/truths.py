@@ -56,7 +56,8 @@ class Truths:
             labels = reference.truth.join(films, on="image_id", how="inner", maintain_order="left")
             tables.append(labels.with_columns(inclusion=None).select(_TRUTH.names()))
         if reviews is not None:
-            reads = reviews.table.join(films, on="image_id", how="inner", maintain_order="left")
+            known = reviews.table.join(reviews.settled, on=["image_id", "finding"], how="left", maintain_order="left")
+            reads = known.join(films, on="image_id", how="inner", maintain_order="left")
             if tables:
                 reads = reads.join(tables[0], on=["row", "finding"], how="anti", maintain_order="left")
             for finding in reads["finding"].unique(maintain_order=True):

@@ -39,14 +39,14 @@ def test_an_admin_invites_somebody_who_sets_a_password(room, enter):
     assert room.room.accounts.enter(MARKUP, webroom.PASSWORD) is not None
 
 
-def test_an_admin_lets_somebody_in_no_more(room, enter):
+def test_an_admin_closes_an_account(room, enter):
     """He is out at his next step; the last admin cannot shut himself out."""
     reader = enter(room, "ada", allowed=("401",))
     window = enter(room, "boss", "admin", page="/account", allowed=("422",))
-    window.click("button[aria-label='Let in no more ada']")
-    window.wait_for_selector("button[aria-label='Let in again ada']")
+    window.click("button[aria-label='Close account ada']")
+    window.wait_for_selector("button[aria-label='Reopen account ada']")
     reader.goto(f"{room.origin}/progress")
     assert "/login" in reader.url
-    window.click("button[aria-label='Let in no more boss']")
+    window.click("button[aria-label='Close account boss']")
     window.locator("#words", has_text="last admin").wait_for()
-    assert window.locator("button[aria-label='Let in no more boss']").count() == 1
+    assert window.locator("button[aria-label='Close account boss']").count() == 1

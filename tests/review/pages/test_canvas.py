@@ -119,12 +119,12 @@ def test_window_level_and_invert_change_the_pixels(hall, enter):
     window.mouse.up()
     darker = pixels_of(window)[1]
     assert darker.mean() < first.mean() - 20
-    window.keyboard.press("1")
-    for key in ("Shift+ArrowUp", "2", "3", "4", "i"):
+    window.keyboard.press("4")
+    for key in ("Shift+ArrowUp", "2", "3", "1", "i"):
         window.keyboard.press(key)
         changed = pixels_of(window)[1]
         assert not np.array_equal(changed, first), key
-    window.keyboard.press("1")
+    window.keyboard.press("4")
     assert np.array_equal(pixels_of(window)[1], 255 - first)
     window.mouse.dblclick(x, y)
     window.keyboard.press("9")

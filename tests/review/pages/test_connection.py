@@ -7,6 +7,11 @@ BLIND = "document.getElementById('sheet').dataset.phase === 'blind' && !document
 SECOND = "document.getElementById('sheet').dataset.phase === 'second'"
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
 NOTHING = "!document.getElementById('nothing').hidden"
+SLOW_CLOCK = """longest => void (setTimeout = ((later) => (work, after, ...more) =>
+  later(work, after > longest ? 1000 * after : after, ...more))(setTimeout))"""
+"""From now on longer timers of the page take a thousand times as long: what still comes does not wait for one."""
+LATE_MS = 2500
+"""Timers up to this long say that a reply is late; longer ones give a request up."""
 OFFLINE = ("ERR_INTERNET_DISCONNECTED", "Failed to load resource")
 
 
@@ -29,7 +34,7 @@ def test_u06_what_is_written_without_a_connection_is_sent_once_when_it_is_back(h
     window.context.set_offline(True)
     window.keyboard.press("m")
     until(window, state("waiting"))
-    assert "not yet sent, kept in this browser" in window.inner_text("#sending")
+    assert window.inner_text("#sending") == "Not saved yet: waiting for the room (retrying), 1 kept here"
     window.keyboard.press("Enter")
     until(window, case(2))
     window.keyboard.press("e")
@@ -65,6 +70,95 @@ def test_u06_a_reply_that_is_lost_makes_nothing_twice(hall, enter):
     kept = room.reviews()
     assert len(kept) == 14
     assert set(kept["phase"]) == {"blind"}
+
+
+def test_u06_a_lock_without_a_connection_says_so_and_is_sent_at_once_when_it_is_back(hall, enter):
+    """U06: not saved yet, with a button that tries now; the browser's own sign that it is online is enough."""
+    room = hall(browsing.case_films(2))
+    window = enter(room, allowed=OFFLINE)
+    until(window, FILM)
+    window.keyboard.press("m")
+    until(window, state("saved"))
+    window.evaluate(SLOW_CLOCK, 0)
+    window.context.set_offline(True)
+    window.keyboard.press("Enter")
+    until(window, state("waiting"))
+    assert window.inner_text("#phase").startswith("Not saved yet: waiting for the room (retrying).")
+    assert window.is_visible("#retry")
+    window.context.set_offline(False)
+    until(window, SECOND)
+    assert window.is_hidden("#retry")
+    assert "Your read: present" in window.inner_text("[data-finding=Mass] .known")
+    assert len(room.reviews()) == 14
+
+
+def test_u06_retry_now_sends_what_hangs(hall, enter):
+    """U06: a request that gets no reply is given up by the button and sent anew; the same key makes it one lock."""
+    room = hall(browsing.case_films(2))
+    window = enter(room, allowed=("Failed to load resource",))
+    until(window, FILM)
+    window.evaluate(SLOW_CLOCK, LATE_MS)
+    held = []
+    window.route("**/lock", lambda route: route.continue_() if held else held.append(route))
+    window.keyboard.press("m")
+    window.keyboard.press("Enter")
+    until(window, state("waiting"))
+    window.click("#retry")
+    until(window, SECOND)
+    assert len(held) == 1
+    assert len(room.reviews()) == 14
+
+
+def test_u06_the_next_case_is_read_blind_while_a_lock_waits(hall, enter):
+    """U06: go on meanwhile, lock that too; back on the line both are stored once, and each is revealed in its turn."""
+    room = hall(browsing.case_films(3))
+    window = enter(room, allowed=OFFLINE)
+    until(window, FILM)
+    until(window, "performance.getEntriesByType('resource').filter(each => each.name.includes('/films/')).length === 3")
+    window.context.set_offline(True)
+    window.keyboard.press("m")
+    window.keyboard.press("Enter")
+    window.click("#meanwhile")
+    until(window, case(2))
+    assert window.evaluate(BLIND)
+    window.keyboard.press("e")
+    window.keyboard.press("Enter")
+    until(window, state("waiting"))
+    window.context.set_offline(False)
+    seconds = []
+    for _ in range(2):
+        until(window, SECOND)
+        seconds.append(window.inner_text("#case").split()[1])
+        number = window.inner_text("#case")
+        window.wait_for_timeout(650)
+        window.keyboard.press("Enter")
+        until(window, "words => document.getElementById('case').textContent !== words", number)
+    assert sorted(seconds) == ["1", "2"]
+    until(window, case(3))
+    until(window, state("saved"))
+    kept = room.reviews()
+    assert dict(kept.group_by("phase").len().rows()) == {"blind": 28, "second": 28}
+    assert kept.filter(verdict="present", phase="blind")["finding"].to_list() == ["Mass", "Effusion"]
+
+
+def test_u07_a_lock_that_waits_outlives_a_reload(hall, enter):
+    """U07: the marks lie in the browser until the room has them; then the reveal comes, and the lock is one."""
+    room = hall(browsing.case_films(2))
+    window = enter(room, allowed=("Failed to load resource",))
+    until(window, FILM)
+    window.route("**/lock", lambda route: route.abort())
+    window.keyboard.press("m")
+    window.keyboard.press("Enter")
+    until(window, state("waiting"))
+    window.reload()
+    until(window, state("waiting"))
+    assert "kept in this browser" in window.inner_text("#phase")
+    assert len(room.reviews()) == 0
+    window.unroute("**/lock")
+    window.click("#retry")
+    until(window, SECOND)
+    assert "Your read: present" in window.inner_text("[data-finding=Mass] .known")
+    assert len(room.reviews()) == 14
 
 
 def test_u07_a_reload_loses_nothing_and_stays_blind(hall, enter):

@@ -19,16 +19,21 @@ PROGRESS = {
     "pace": [{"reader": "ada", "readings": 40, "hours": 0.5, "per_hour": 80.0, "median_s": 21.5}],
     "errors": [
         {"finding": "Effusion", "claims": 13317, "pairs": 40, "settled": 38, "confirmed": 11, "open": 2, "present": 9,
-         "absent": 2, "rate": 0.21, "low": 0.1, "high": 0.35, "sample": 20, "unread_share": 0.9},
+         "absent": 2, "rate": 0.21, "low": 0.1, "high": 0.35, "sample": 20, "films": 20, "enough": True,
+         "unread_share": 0.9},
     ],
-    "agreement": [{"finding": "Effusion", "n": 20, "agreement": 0.9, "agreement_low": 0.8, "agreement_high": 1.0,
-                   "fleiss": 0.7, "ac1": 0.8, "alpha": None}],
-    "within": [], "against": [{"first": "ada", "second": "consensus", "n": 20, "agreement": 0.95, "kappa": 0.8}],
-    "needed": {"target": 0.05, "widest": 0.25, "finding": "Effusion", "more_pairs": 500, "more_readings": 2500},
-    "series": [{"reads": n, "found": n // 3, "random": n / 9, "random_low": n / 12, "random_high": n / 6}
+    "agreement": [{"finding": "Effusion", "n": 20, "patients": 20, "enough": True, "agreement": 0.9,
+                   "agreement_low": 0.8, "agreement_high": 1.0, "fleiss": 0.7, "ac1": 0.8, "alpha": None}],
+    "within": [{"first": "ada", "second": "the same reader", "n": 14, "patients": 1, "enough": False}],
+    "against": [{"first": "ada", "second": "consensus", "n": 20, "patients": 20, "enough": True, "agreement": 0.95,
+                 "kappa": 0.8}],
+    "least": {"films": 10, "width": 0.5, "patients": 10},
+    "series": [{"reads": n, "found": n // 3, "pairs": n, "random": n / 9, "random_low": n / 12, "random_high": n / 6}
                for n in range(1, 41)],
     "stopping": {"rule": None, "reached": False, "words": "no stopping rule"},
     "learner": {"every": 50, "waiting": 3, "lessons": 1, "running": False, "last": None, "failure": "the disk is full"},
+    "lessons": [{"at": "2026-11-16T10:00:00+00:00", "version": "sha256:0123456789abcdef", "readings": 50, "reads": 700,
+                 "changed": {"flag": 3}, "findings": {"Effusion": {"trust": 0, "flag": 3}}, "untaught": {"Mass": 7}}],
     "notices": ["2 reads of findings that are not audited"],
 }  # fmt: skip
 
@@ -69,7 +74,7 @@ def check(window, where):
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_u02_axe_finds_nothing_serious_on_the_reading_page(alone, enter, sight):
-    """U02: blind, with help open, revealed, with another film beside."""
+    """U02: blind, with help open, revealed, with another film beside, with one's last readings open."""
     window = enter(alone, f"reader {sight}", **SIGHTS[sight])
     until(window, FILM)
     window.keyboard.press("[")
@@ -82,6 +87,9 @@ def test_u02_axe_finds_nothing_serious_on_the_reading_page(alone, enter, sight):
     until(window, SECOND)
     window.keyboard.press("e")
     check(window, "revealed")
+    window.click(".acts [data-does=past] >> visible=true")
+    window.wait_for_selector("#past[open]")
+    check(window, "last readings")
 
 
 @pytest.mark.parametrize("sight", SIGHTS)

@@ -86,3 +86,19 @@ def test_a_reader_without_the_role_finds_no_adjudication(hall, enter):
     room = hall(browsing.case_films(1), readers_per_case=2, adjudication="adjudicator")
     window = enter(room, "ada")
     assert window.locator("nav a[href='/adjudicate']").count() == 0
+
+
+def test_what_is_settled_without_a_connection_is_sent_when_it_is_back(disputed, enter):
+    """It says that it is not saved yet, with a button that tries now; the same key makes it one settlement."""
+    room = disputed(adjudication="adjudicator")
+    window = enter(room, "judge", "adjudicator", page="/adjudicate", allowed=("ERR_INTERNET_DISCONNECTED",))
+    until(window, FILM)
+    window.keyboard.press("e")
+    window.context.set_offline(True)
+    window.keyboard.press("Enter")
+    window.wait_for_selector("#retry:visible")
+    assert window.inner_text("#notice").startswith("Not saved yet: waiting for the room (retrying).")
+    window.context.set_offline(False)
+    until(window, NOTHING)
+    assert window.is_hidden("#retry")
+    assert room.room.desk.consensus().filter(finding="Effusion")["verdict"].to_list() == ["present"]

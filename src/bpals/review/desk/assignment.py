@@ -20,6 +20,7 @@ from bpals.review.desk.floors import Floors
 from bpals.review.desk.readings import STILL_OPEN, WHOLE
 from bpals.review.desk.settling import settle
 from bpals.review.desk.sitting import Sitting
+from bpals.review.desk.study import Study
 
 BLANK = Answer().as_json()
 PLENTY, SPARE = 12, 3
@@ -233,6 +234,11 @@ DISTANCE = 5
 """A film comes again after at least so many others, or half a batch if that is more."""
 
 
+def repeat_distance(study: Study) -> int:
+    """Say after how many cases at the earliest a film may come again."""
+    return max(DISTANCE, study.batch // 2)
+
+
 def due_repeat(sitting: Sitting, place: int) -> int | None:
     """Give the case that this reader is to read again at this place of their order, if there is to be one.
 
@@ -243,7 +249,7 @@ def due_repeat(sitting: Sitting, place: int) -> int | None:
     seed, reader = sitting.study.seed, sitting.account.account_id
     block = max(1, round(1 / sitting.study.repeats))
     drawn = int(shuffled(seed, reader, "repeat", place // block)[:8], 16) % block
-    latest = place - max(DISTANCE, sitting.study.batch // 2)
+    latest = place - repeat_distance(sitting.study)
     if place % block != drawn or latest < 0:
         return None
     asked = {**_me(sitting), "latest": latest, "slot": f"repeat {sitting.account.name}"}

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Row, RowMapping, bindparam, insert, select, text
 
+from bpals.errors import UsageError
 from bpals.ledger import Ledger
 from bpals.ledger.reviewschema import ADJUDICATION, ENTRY, READING, REVIEW
 from bpals.ledger.schema import now
@@ -106,21 +108,65 @@ def recall(connection: Connection, key: str) -> Row[Any] | None:
     return connection.execute(_BY_KEY, {"wanted": key}).first()
 
 
-def head(ledger: Ledger) -> tuple[int, str]:
-    """Give the sequence and the hash of the last entry: kept elsewhere, they hold fast all that came before."""
-    last = ledger.look(lambda connection: connection.execute(_LAST).first())
-    return (int(last.sequence), str(last.hash)) if last else (0, GENESIS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The last entry: kept elsewhere, it holds fast all that came before."""
+
+    sequence: int | None
+    """None where only the hash was kept."""
+    hash: str
+
+    def __str__(self) -> str:
+        """Write it as it is to be kept."""
+        return self.hash if self.sequence is None else f"{self.sequence}:{self.hash}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """Read a head that was kept: SEQUENCE:HASH, or the hash alone."""
+        sequence, _, kept = text.strip().lower().rpartition(":")
+        if not re.fullmatch("[0-9a-f]{64}", kept) or not re.fullmatch("[0-9]{0,18}", sequence):
+            raise UsageError(
+                f"{text!r} is no head of a log: it is a number, a colon and 64 letters from 0 to f, as "
+                "bpals review verify-log prints them. Copy the whole of it"
+            )
+        return cls(sequence=int(sequence) if sequence else None, hash=kept)
 
 
-def verify(ledger: Ledger, *, known: tuple[int, str] | None = None) -> list[str]:
-    """Say what is wrong, the first bad sequence first; nothing if all is well.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A log that was walked from end to end at one moment."""
+
+    found: tuple[str, ...]
+    """What is wrong, the first bad sequence first; nothing if all is well."""
+    head: Head
+
+
+def head(ledger: Ledger) -> Head:
+    """Give the last entry."""
+    return ledger.look(_head)
+
+
+def _head(connection: Connection) -> Head:
+    last = connection.execute(_LAST).first()
+    return Head(sequence=int(last.sequence), hash=str(last.hash)) if last else Head(sequence=0, hash=GENESIS)
+
+
+def check(ledger: Ledger, *, known: Head | None = None) -> Checked:
+    """Walk the log, and give what is wrong with it and its head.
 
     `known` is a head that was kept elsewhere: then a log that was cut off before it, or replaced as a whole, shows too.
     """
-    return ledger.look(lambda connection: _problems(connection, known))
+    return ledger.look(
+        lambda connection: Checked(found=tuple(_problems(connection, known)), head=_head(connection)),
+    )
 
 
-def _problems(connection: Connection, known: tuple[int, str] | None) -> list[str]:
+def verify(ledger: Ledger, *, known: Head | None = None) -> list[str]:
+    """Say what is wrong, the first bad sequence first; nothing if all is well."""
+    return [*check(ledger, known=known).found]
+
+
+def _problems(connection: Connection, known: Head | None) -> list[str]:
     said = _Said()
     broken = _check_links(connection, said) or _check_known(connection, known)
     # Behind a broken link nothing that an entry says can be believed.
@@ -170,15 +216,20 @@ def _check_links(connection: Connection, said: _Said) -> list[str]:
     return []
 
 
-def _check_known(connection: Connection, known: tuple[int, str] | None) -> list[str]:
-    """Compare the log with a head that was kept elsewhere."""
-    if known is None or known[0] == 0:
+def _check_known(connection: Connection, known: Head | None) -> list[str]:
+    """Compare the log with a head that was kept elsewhere; that of an empty log holds nothing fast."""
+    if known is None or known in (Head(sequence=0, hash=GENESIS), Head(sequence=None, hash=GENESIS)):
         return []
-    sequence, kept = known
-    found = connection.execute(select(ENTRY.c.hash).where(ENTRY.c.sequence == sequence)).scalar()
+    if known.sequence is None:
+        here = connection.execute(select(ENTRY.c.sequence).where(ENTRY.c.hash == known.hash)).first()
+        lost = f"no entry has the hash that was kept: the log ends before it, or was replaced: {known.hash}"
+        return [] if here is not None else [lost]
+    found = connection.execute(select(ENTRY.c.hash).where(ENTRY.c.sequence == known.sequence)).scalar()
     if found is None:
-        return [f"entry {sequence} is missing: its hash was kept, and the log ends before it"]
-    return [] if found == kept else [f"entry {sequence} is another than the one whose hash was kept: {kept}"]
+        return [f"entry {known.sequence} is missing: its hash was kept, and the log ends before it"]
+    if found != known.hash:
+        return [f"entry {known.sequence} is another than the one whose hash was kept: {known.hash}"]
+    return []
 
 
 def _check_rows(connection: Connection, kind: str, said: _Said) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 from sqlalchemy import Connection, Row, Select, func, select
 
-from bpals.ledger.reviewschema import ADJUDICATION, CASE, DRAWN, READING, REVIEW
+from bpals.ledger.reviewschema import ACCOUNT, ADJUDICATION, CASE, DRAWN, READING, REVIEW, STUDY
 from bpals.review.desk.study import Study
 from bpals.types import VERDICT
 
@@ -60,22 +60,25 @@ CONSENSUS = pl.Schema(
         "unreadable": pl.Int64(),
         "inclusion": pl.Float64(),
         "amended_since": pl.Boolean(),  # a reader amended after it was settled
+        "by": pl.String(),  # the adjudicator; null where the rule or the reads themselves settled it
+        "note": pl.String(),  # of the adjudicator
+        "at": pl.String(),  # when it was settled: without an adjudication, when the last of its reads was stored
     }
 )
 """One row a case and finding that has all its reads."""
 
 
-def reviews(connection: Connection, study_id: int) -> pl.DataFrame:
-    """Give what was said in a study, and brought in from files: a row stands unless a later one replaced it.
+def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame:
+    """Give what was said in a study, or in all, and brought in from files: a row stands unless a later one replaced it.
 
     Of the rows of one reading, finding, round and `saw_signal` the last stands; none does of a lock that was undone.
     """
-    rows = (
-        select(REVIEW, READING.c.state)
-        .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id, isouter=True)
-        .where((REVIEW.c.study_id == study_id) | REVIEW.c.study_id.is_(None))
-        .order_by(REVIEW.c.review_id)
+    rows = select(REVIEW, READING.c.state).join_from(
+        REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id, isouter=True
     )
+    if study_id is not None:
+        rows = rows.where((REVIEW.c.study_id == study_id) | REVIEW.c.study_id.is_(None))
+    rows = rows.order_by(REVIEW.c.review_id)
     names = REVIEW_COLUMNS.names()[:-1]
     found = connection.execute(rows).mappings().all()
     said = {name: [row[name] for row in found] for name in [*names, "state"]}
@@ -85,6 +88,16 @@ def reviews(connection: Connection, study_id: int) -> pl.DataFrame:
     last = pl.col("review_id") == pl.col("review_id").max().over(of_one)
     here = pl.col("reading_id").is_null() | (last & pl.col("state").is_in(["locked", "done"]))
     return table.with_columns(stands=here).select(REVIEW_COLUMNS.names()).cast(REVIEW_COLUMNS)
+
+
+def every_consensus(connection: Connection) -> pl.DataFrame:
+    """Give the verdicts of all studies, in the order in which these began: CONSENSUS, and the `study_id`."""
+    found = connection.execute(select(STUDY.c.study_id, STUDY.c.settings).order_by(STUDY.c.study_id)).all()
+    parts = [
+        consensus(connection, study_id, Study.from_json(settings)).with_columns(study_id=pl.lit(study_id, pl.Int64))
+        for study_id, settings in found
+    ]
+    return pl.concat(parts) if parts else pl.DataFrame(schema={**CONSENSUS, "study_id": pl.Int64()})
 
 
 def consensus(connection: Connection, study_id: int, study: Study) -> pl.DataFrame:
@@ -112,6 +125,9 @@ def consensus(connection: Connection, study_id: int, study: Study) -> pl.DataFra
                 **{word: votes.get(word, 0) for word in VERDICT.categories},
                 "inclusion": chances.get((case_id, finding if study.asks == "drawn" else "")),
                 "amended_since": row is not None and _amended(row, newest),
+                "by": row.name if row else None,
+                "note": row.note if row else None,
+                "at": row.at if row else max(read.at for read in said.values()),
             }
         )
     return pl.DataFrame(rows, schema=CONSENSUS)
@@ -130,7 +146,9 @@ def _amended(settled: Row[Any], newest: dict[str, int]) -> bool:
 
 
 def _adjudications(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
-    return connection.execute(select(ADJUDICATION).where(ADJUDICATION.c.study_id == study_id)).all()
+    whose = ADJUDICATION.outerjoin(ACCOUNT, ADJUDICATION.c.account_id == ACCOUNT.c.account_id)
+    asked = select(ADJUDICATION, ACCOUNT.c.name).select_from(whose)
+    return connection.execute(asked.where(ADJUDICATION.c.study_id == study_id)).all()
 
 
 def _inclusions(connection: Connection, study_id: int, study: Study) -> dict[tuple[int, str], float]:
@@ -159,8 +177,9 @@ def _newest(connection: Connection, study_id: int) -> dict[str, int]:
 
 def _blind_reads(connection: Connection, study_id: int, *, reveal: bool) -> dict[tuple[int, str], dict[str, Row[Any]]]:
     """Give the blind reads that are final: case and finding -> reading_id -> the row that stands."""
+    said = (REVIEW.c.reading_id, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.at)
     rows: Select[Any] = (
-        select(REVIEW.c.reading_id, REVIEW.c.finding, REVIEW.c.verdict, CASE.c.case_id, CASE.c.image_id, CASE.c.wanted)
+        select(*said, CASE.c.case_id, CASE.c.image_id, CASE.c.wanted)
         .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id)
         .join(CASE, READING.c.case_id == CASE.c.case_id)
         .where(

@@ -20,7 +20,7 @@ from bpals.errors import NotNow, UsageError
 from bpals.ledger import Ledger
 from bpals.ledger.reviewschema import CASE, STUDY
 from bpals.ledger.schema import now
-from bpals.review.desk import acts, adjudication, assignment, chain, consensus, discussion, drawing, readings
+from bpals.review.desk import acts, adjudication, assignment, chain, consensus, discussion, drawing, past, readings
 from bpals.review.desk.account import Account
 from bpals.review.desk.answer import Answer, Spent
 from bpals.review.desk.counts import Counts, count
@@ -28,7 +28,7 @@ from bpals.review.desk.emptiness import why_none
 from bpals.review.desk.floors import Floors
 from bpals.review.desk.sitting import Request, Sitting
 from bpals.review.desk.study import Study, differences
-from bpals.review.desk.views import Disagreement, Handed, ReadingView, Saved
+from bpals.review.desk.views import BlindRead, Disagreement, Handed, PastReading, ReadingView, Saved
 
 _Given = TypeVar("_Given")
 _COUNT_S = 30.0
@@ -98,6 +98,14 @@ class Desk:
     def reading(self, account: Account, reading_id: str) -> ReadingView:
         """Give one of the reader's own readings; another's is NotYours."""
         return self._read(account, lambda sitting: readings.show(sitting, readings.find(sitting, reading_id)))
+
+    def blind_read(self, account: Account, reading_id: str) -> BlindRead:
+        """Give what is stored of the reader's own blind read; NotNow before the lock."""
+        return self._read(account, lambda sitting: past.blind_read(sitting, reading_id))
+
+    def last_readings(self, account: Account, *, most: int = 20) -> tuple[PastReading, ...]:
+        """Give the readings that this reader finished last, the newest first, to be amended."""
+        return self._read(account, lambda sitting: past.last_readings(sitting, most))
 
     def draft(self, account: Account, reading_id: str, *, version: int, key: str, answer: Answer) -> Saved:
         """Keep what is written so far."""

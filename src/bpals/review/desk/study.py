@@ -55,6 +55,11 @@ class Study:
     keys: Mapping[str, str] = field(default_factory=dict)
     """Finding -> key."""
 
+    @property
+    def settles(self) -> bool:
+        """Say whether there is anything to settle: not where each film has one reader."""
+        return self.adjudication != "none"
+
     def as_json(self) -> str:
         """Write it as the ledger keeps it."""
         return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bpals.review.desk.answer import Answer, Box, Verdict
+from bpals.review.desk.answer import Answer, Box, Devices, Quality, Verdict
 
 State = Literal["leased", "locked", "done", "skipped", "released"]
 ViewPhase = Literal["blind", "second", "done"]
@@ -35,6 +35,29 @@ class ReadingView:
     """True where this reader may see label, judges and trust."""
     signal: str | None = None
     """Version of the signal that was revealed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlindRead:
+    """What is stored of a blind read: a verdict on every finding that was asked, also on those left unmarked."""
+
+    verdicts: Mapping[str, Verdict]
+    quality: Quality | None
+    devices: Devices | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastReading:
+    """A reading that its reader has finished, in few words: what they marked themselves, and nothing else."""
+
+    reading_id: str
+    case_no: int
+    locked: float
+    """Seconds since 1970, by the database's clock."""
+    marked: Mapping[str, Verdict]
+    """Finding -> verdict, as it stands now; what was left unmarked is not among them."""
+    quality: Quality | None
+    amended: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from bpals.types import Notice
 
 GIVEN_BACK = ("image_id", "finding", "reader", "phase", "round", "verdict", "box", "at", "external_id")
 """The columns that this format gives back as they were."""
+_BESIDE = ("truth", "truth_how", "truth_by", "truth_at")
+"""What the readers came to about the finding: it goes out with each box, and is not read back."""
 _ATTRIBUTES = ("reader", "phase", "round", "verdict", "at", "external_id")
 
 
@@ -36,7 +38,7 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
                     "bbox": box,
                     "area": box[2] * box[3],
                     "iscrowd": 0,
-                    "attributes": {name: row[name] for name in _ATTRIBUTES},
+                    "attributes": {name: row[name] for name in (*_ATTRIBUTES, *_BESIDE)},
                 }
             )
     whole = {

@@ -57,6 +57,12 @@ def table_of(rows: list[dict[str, Any]], name: str) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
+def no_reads(name: str, settled: int) -> tuple[Notice, ...]:
+    """Count verdicts that readers came to together elsewhere: nobody read them, so none is kept."""
+    message = f"{name}: {settled:,} verdicts are what readers came to together, and no reads; they were left out"
+    return (Notice(code="settled", count=settled, message=message),) * bool(settled)
+
+
 def boxes_of(text: str | None) -> list[list[float]]:
     """Read the boxes of a review: x, y, width and height of each, in pixels of the film."""
     return json.loads(text) if text else []

@@ -1,5 +1,7 @@
 """FiftyOne: a sample a film; what readers said of it as Classifications, one field a verdict, and boxes as Detections.
 
+What they came to together is in fields of its own, `consensus_present` and so on, and is not read back.
+
 The JSON is FiftyOne's own form of samples: `fiftyone.Sample.from_dict` takes each of them.
 """
 
@@ -13,11 +15,13 @@ import polars as pl
 from bpals.errors import TruthError
 from bpals.ledger.reviewschema import VERDICTS
 from bpals.review.formats.exchange import Films, Found, Written, boxes_of, loaded, table_of
-from bpals.review.formats.reviewtable import KEPT
+from bpals.review.formats.reviewtable import KEPT, truths_of
 from bpals.types import Notice
 
 GIVEN_BACK = tuple(KEPT.names())
 """The columns that this format gives back as they were."""
+SETTLED = "consensus_"
+"""Before the name of a verdict: the field of what the readers of a film came to."""
 _APART = ("image_id", "finding", "verdict", "confidence")
 
 Row = dict[str, Any]
@@ -25,14 +29,16 @@ Row = dict[str, Any]
 
 def write(reviews: pl.DataFrame, films: Films) -> Written:
     """Write one sample a film."""
-    samples, unsized = [], 0
+    samples, unsized, truths = [], 0, truths_of(reviews)
     for (film,), part in reviews.group_by("image_id", maintain_order=True):
-        rows = part.rows(named=True)
+        rows, came_to = part.rows(named=True), [row for rows in truths.get(str(film), []) for row in rows]
         size = films.sizes.get(str(film))
         sample: Row = {"filepath": film, "tags": [], "_media_type": "image"}
         for verdict in VERDICTS:
             if said := [_classification(row) for row in rows if row["verdict"] == verdict]:
                 sample[verdict] = {"_cls": "Classifications", "classifications": said}
+            if said := [_truth(row) for row in came_to if row["truth"] == verdict]:
+                sample[SETTLED + verdict] = {"_cls": "Classifications", "classifications": said}
         boxed = [row for row in rows if row["box"]]
         if boxed and size:
             drawn = [_detection(row, box, size) for row in boxed for box in boxes_of(row["box"])]
@@ -53,6 +59,12 @@ def _classification(row: Row) -> Row:
     kept = {name: value for name, value in row.items() if name in KEPT.names() and name not in _APART}
     given = None if sure is None else sure / 100
     return {"_cls": "Classification", "tags": [row["phase"]], "label": row["finding"], "confidence": given, **kept}
+
+
+def _truth(row: Row) -> Row:
+    told = {"how": row["truth_how"], "round": row["truth_round"], "by": row["truth_by"], "at": row["truth_at"]}
+    kept = {"study": row["study"], "note": row["truth_note"], **told}
+    return {"_cls": "Classification", "tags": [row["truth_how"]], "label": row["finding"], "confidence": None, **kept}
 
 
 def _detection(row: Row, box: list[float], size: tuple[int, int]) -> Row:

@@ -1,5 +1,7 @@
 """Label Studio: a task a film, an annotation a reading, a choice a finding and a rectangle a box.
 
+What the readers came to is an annotation of its own, marked as ground truth. It is no read, and none is made of it.
+
 What Label Studio has no word for travels in `meta`, beside each choice. Where somebody changed a choice or a rectangle
 there, what stands on the page counts, and the read is a new one.
 """
@@ -15,13 +17,15 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import TruthError
-from bpals.review.formats.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, table_of
-from bpals.review.formats.reviewtable import KEPT
+from bpals.review.formats.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, no_reads, table_of
+from bpals.review.formats.reviewtable import KEPT, TRUTH, truths_of
 from bpals.types import Notice
 
 READING = ("reader", "phase", "round", "repeat", "at", "reading_id", "position")
 """What the choices of one annotation have in common."""
 OURS = "bpals"
+SETTLED = "bpals_truth"
+"""Under `meta` of a choice that the readers came to together."""
 NEAR = 1e-6
 """Per cent of a side by which a rectangle may differ from the box that it was made of."""
 
@@ -30,13 +34,14 @@ Row = dict[str, Any]
 
 def write(reviews: pl.DataFrame, films: Films) -> Written:
     """Write tasks with annotations, as `Import` takes them."""
-    tasks, unsized = [], 0
+    tasks, unsized, truths = [], 0, truths_of(reviews)
     for number, (film, part) in enumerate(reviews.group_by("image_id", maintain_order=True), start=1):
         size = films.sizes.get(str(film[0]))
         unsized += 0 if size else part["box"].drop_nulls().len()
         annotations = [
             _annotation(rows.rows(named=True), size) for _, rows in part.group_by(READING, maintain_order=True)
         ]
+        annotations += [_truth(rows) for rows in truths.get(str(film[0]), [])]
         data = {"image": film[0], "image_id": film[0]}
         tasks.append({"id": number, "data": data, "annotations": annotations, "predictions": []})
     content = json.dumps(tasks, ensure_ascii=False, indent=1).encode()
@@ -60,6 +65,28 @@ def _annotation(rows: list[Row], size: tuple[int, int] | None) -> Row:
         "ground_truth": False,
         "created_at": first["at"],
         "lead_time": first["wall_s"],
+    }
+
+
+def _truth(rows: list[Row]) -> Row:
+    """Write what the readers of a film came to in one study."""
+    results = [
+        {
+            "id": _region(f"{row['study']} {row['image_id']} {row['finding']}"),
+            "from_name": _tag(row["finding"]),
+            "to_name": "image",
+            "type": "choices",
+            "value": {"choices": [row["truth"]]},
+            "meta": {SETTLED: {name: row[name] for name in ("study", "finding", *TRUTH.names())}},
+        }
+        for row in rows
+    ]
+    return {
+        "result": results,
+        "was_cancelled": False,
+        "ground_truth": True,
+        "created_at": max(row["truth_at"] for row in rows),
+        "lead_time": None,
     }
 
 
@@ -112,19 +139,31 @@ def read(content: bytes, name: str) -> Found:
     if not is_ours(tasks):
         raise TruthError(f"{name} is no list of Label Studio's tasks. Export it as JSON, not as JSON-MIN")
     rows: list[Row] = []
-    cancelled = 0
+    cancelled, settled = 0, 0
     for number, task in enumerate(tasks, start=1):
         where = f"{name}, task {number}"
         try:
             for annotation in task.get("annotations") or task.get("completions") or []:
                 cancelled += bool(annotation.get("was_cancelled"))
                 if not annotation.get("was_cancelled"):
-                    rows += _reads(task, annotation, where)
+                    spoken = _without_truths(annotation)
+                    settled += len(annotation.get("result", [])) - len(spoken["result"])
+                    rows += _reads(task, spoken, where)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise TruthError(f"{where} is not as Label Studio writes it. Export it again as JSON") from None
     message = f"{name}: {cancelled:,} annotations were skipped by their readers and are no reads"
-    notices = (Notice(code="skipped", count=cancelled, message=message),) * bool(cancelled)
-    return Found(table=table_of(rows, name), notices=notices)
+    skipped = (Notice(code="skipped", count=cancelled, message=message),) * bool(cancelled)
+    return Found(table=table_of(rows, name), notices=(*skipped, *no_reads(name, settled)))
+
+
+def _without_truths(annotation: Mapping[str, Any]) -> Row:
+    """Leave out the choices that were written as a consensus and are still as they were; what was changed is a read."""
+    return dict(annotation) | {"result": [each for each in annotation.get("result", []) if not _is_truth(each)]}
+
+
+def _is_truth(result: Any) -> bool:
+    told = (result.get("meta") or {}).get(SETTLED) if isinstance(result, dict) else None
+    return isinstance(told, dict) and result["value"].get("choices") == [told.get("truth")]
 
 
 def _reads(task: Mapping[str, Any], annotation: Mapping[str, Any], where: str) -> Iterator[Row]:

@@ -14,67 +14,86 @@ from typing import Any
 import polars as pl
 from sqlalchemy import Connection, select
 
-from bpals.ledger.reviewschema import READING, REVIEW, STUDY
+from bpals.ledger.reviewschema import REVIEW, STUDY
 from bpals.review.desk import chain
+from bpals.review.desk.consensus import REVIEW_COLUMNS, every_consensus, reviews
 from bpals.review.desk.testimony import store_reviews
+from bpals.types import VERDICT
 
-KEPT = pl.Schema(
-    {
-        "image_id": pl.String(),
-        "finding": pl.String(),
-        "reader": pl.String(),
-        "phase": pl.String(),
-        "round": pl.Int64(),
-        "repeat": pl.Int64(),
-        "verdict": pl.String(),
-        "confidence": pl.Int64(),
-        "saw_signal": pl.Int64(),
-        "signal": pl.String(),
-        "inclusion": pl.Float64(),
-        "box": pl.String(),
-        "note": pl.String(),
-        "quality": pl.String(),
-        "devices": pl.String(),
-        "active_s": pl.Float64(),
-        "wall_s": pl.Float64(),
-        "position": pl.Int64(),
-        "at": pl.String(),
-        "external_id": pl.String(),
-        "stands": pl.Int64(),  # 0: a later word of the same reading replaced it, or its lock was undone
-    }
-)
-"""The columns that a file gives back as they were."""
+OF_THE_LEDGER = ("review_id", "study_id", "reading_id", "source")
+"""What a review is in the ledger that holds it: it is given anew where the review comes in."""
+_PLAIN = {VERDICT: pl.String(), pl.Boolean(): pl.Int64()}
+
+KEPT = pl.Schema({name: _PLAIN.get(kind, kind) for name, kind in REVIEW_COLUMNS.items() if name not in OF_THE_LEDGER})
+"""The columns that a file gives back as they were; `stands` is 0 for what a later word replaced, or was undone."""
 
 OF_THE_ROOM = ("study", "reading_id", "source")
-"""What a review is called in the ledger that holds it: it goes out, and is given anew where it comes in."""
+"""What a review is called in the ledger that holds it: it goes out, and does not come back."""
 
-TABLE = pl.Schema({**KEPT, **dict.fromkeys(OF_THE_ROOM, pl.String())})
+TRUTH = pl.Schema(
+    {
+        "truth": pl.String(),  # what several readers came to, or an adjudicator decided; null for one reader, or none
+        "truth_how": pl.String(),  # consensus, majority or adjudicator; single: one reader alone; open: not settled
+        "truth_round": pl.Int64(),  # of the discussion that settled it; 0 where there was none
+        "truth_by": pl.String(),  # the adjudicator; null where the rule settled it
+        "truth_at": pl.String(),
+        "truth_note": pl.String(),
+    }
+)
+"""What the readers of a review's pair came to: it goes out with each of their reviews, and does not come back."""
+
+TABLE = pl.Schema({**KEPT, **dict.fromkeys(OF_THE_ROOM, pl.String()), **TRUTH})
 NEEDED = ("image_id", "finding", "reader", "verdict")
 
 AN_ENTRY = 5_000
 """Reviews that one entry of the log holds at most."""
 
+_PAIR = ("image_id", "finding")
 _SAID = ("image_id", "finding", "reader", "phase", "round", "repeat", "verdict", "at")
 
 
 def all_reviews(connection: Connection) -> pl.DataFrame:
     """Give every review of the ledger as TABLE, in the order in which it came; each has an external id."""
-    others = {"study": STUDY.c.name, "stands": READING.c.state}
-    held = [others[name] if name in others else REVIEW.c[name] for name in TABLE.names()]
-    joined = REVIEW.outerjoin(STUDY, REVIEW.c.study_id == STUDY.c.study_id)
-    joined = joined.outerjoin(READING, REVIEW.c.reading_id == READING.c.reading_id)
-    rows = connection.execute(select(*held).select_from(joined).order_by(REVIEW.c.review_id)).fetchall()
-    schema = {**TABLE, "stands": pl.String()}
-    table = _standing(pl.DataFrame([tuple(row) for row in rows], schema=schema, orient="row"))
-    return _known_by_their_reading(table).cast(TABLE)
+    return _with_truth(_held(connection), every_consensus(connection)).select(TABLE.names()).cast(TABLE)
 
 
-def _standing(reviews: pl.DataFrame) -> pl.DataFrame:
-    """Say which reviews stand, by the state of their readings: the last word of each, unless its lock was undone."""
-    of_one = ["reading_id", "finding", "round", "saw_signal"]
-    last = pl.int_range(pl.len()).over(of_one) == pl.len().over(of_one) - 1
-    stands = pl.col("reading_id").is_null() | (last & pl.col("stands").is_in(["locked", "done"]))
-    return reviews.with_columns(stands=stands.cast(pl.Int64))
+def _held(connection: Connection) -> pl.DataFrame:
+    """Give every review with the name of its study and an external id."""
+    studies = [tuple(row) for row in connection.execute(select(STUDY.c.study_id, STUDY.c.name))]
+    names = pl.DataFrame(studies, schema={"study_id": pl.Int64, "study": pl.String}, orient="row")
+    held = reviews(connection).join(names, on="study_id", how="left", maintain_order="left")
+    return _known_by_their_reading(held.with_columns(pl.col("verdict").cast(pl.String)))
+
+
+def _with_truth(held: pl.DataFrame, settled: pl.DataFrame) -> pl.DataFrame:
+    """Put beside each review what its study came to; beside one that no study asked for, what the last study did."""
+    alone = pl.col("how").is_in(["single", "open"])
+    told = settled.select(
+        "study_id",
+        *_PAIR,
+        truth=pl.when(~alone).then(pl.col("verdict").cast(pl.String)),
+        truth_how="how",
+        truth_round="round",
+        truth_by="by",
+        truth_at="at",
+        truth_note="note",
+    ).unique(["study_id", *_PAIR], keep="last", maintain_order=True)
+    last = told.unique(_PAIR, keep="last", maintain_order=True).with_columns(study_id=pl.lit(None, pl.Int64))
+    both = pl.concat([told, last])
+    return held.join(both, on=["study_id", *_PAIR], how="left", nulls_equal=True, maintain_order="left")
+
+
+def truths_of(table: pl.DataFrame, *apart: str) -> dict[str, list[list[dict[str, Any]]]]:
+    """Give what was settled of each film of a TABLE, a list a study: image_id, finding, `study` and TRUTH of each pair.
+
+    What differs in a column that is named comes in lists apart.
+    """
+    told = table.filter(pl.col("truth").is_not_null(), pl.col("study").is_not_null())
+    pairs = told.select("study", *_PAIR, *TRUTH.names()).unique(["study", *_PAIR], keep="first", maintain_order=True)
+    films: dict[str, list[list[dict[str, Any]]]] = {}
+    for (film, *_), rows in pairs.group_by("image_id", "study", *apart, maintain_order=True):
+        films.setdefault(str(film), []).append(rows.rows(named=True))
+    return films
 
 
 def _known_by_their_reading(reviews: pl.DataFrame) -> pl.DataFrame:
@@ -103,7 +122,7 @@ def identified(reviews: pl.DataFrame) -> pl.DataFrame:
 def add_reviews(connection: Connection, reviews: pl.DataFrame, source: str) -> pl.DataFrame:
     """Keep the reviews that are not here yet, with entries of the log that hold their digests, and give them."""
     chain.hold(connection)
-    here = all_reviews(connection).select("external_id")
+    here = _held(connection).select("external_id")
     new = reviews.unique("external_id", keep="first", maintain_order=True)
     new = new.join(here, on="external_id", how="anti", maintain_order="left")
     for part in new.select([name for name in KEPT.names() if name in REVIEW.c]).iter_slices(AN_ENTRY):

@@ -18,7 +18,7 @@ from bpals.review.formats.reviewtable import KEPT, NEEDED, TABLE
 
 SIDE = {"absent": -0.5, "uncertain": 0.0, "present": 0.5}
 """How a rating leaves the middle, 50, with each per cent of confidence; an unreadable film has no rating."""
-FIRST = ("reader", "image_id", "finding", "phase", "verdict", "rating", "truth")
+FIRST = ("reader", "image_id", "finding", "phase", "verdict", "rating", "truth", "truth_how")
 WORDS = {pl.String(): "text", pl.Int64(): "whole number", pl.Float64(): "number"}
 FORMULA = r"^['=+\-@\t\r\n\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
 ESCAPED = r"^'(['=+\-@\t\r\n\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}])"
@@ -41,14 +41,13 @@ def write_parquet(reviews: pl.DataFrame, _films: Films) -> Written:
 
 
 def _wide(reviews: pl.DataFrame) -> pl.DataFrame:
-    """Put the columns in order, among them a rating from 0 to 100 and a free column for the truth.
+    """Put the columns in order, among them a rating from 0 to 100, and beside it what the readers came to.
 
     Who gave no confidence in a verdict is taken to be sure of it.
     """
     side = pl.col("verdict").replace_strict(SIDE, default=None, return_dtype=pl.Float64)
     rating = 50 + side * pl.col("confidence").fill_null(100)
-    rated = reviews.select(TABLE.names()).with_columns(rating=rating, truth=pl.lit(None, pl.String))
-    return rated.select(*FIRST, pl.all().exclude(FIRST))
+    return reviews.select(TABLE.names()).with_columns(rating=rating).select(*FIRST, pl.all().exclude(FIRST))
 
 
 def is_ours(columns: list[str]) -> bool:

@@ -50,21 +50,32 @@ class Accounts:
         self._second = SecondFactor()
 
     def make(
-        self, name: str, role: str, *, password: str | None = None, subject: str | None = None, by: str = "room"
+        self,
+        name: str,
+        role: str,
+        *,
+        password: str | None = None,
+        subject: str | None = None,
+        by: str = "room",
+        key: str | None = None,
     ) -> Account:
-        """Make an account; without a password one enters it by a link or by OIDC."""
+        """Make an account; without a password one enters it by a link or by OIDC. The same `key` twice makes one."""
         shown = _checked_name(name)
         kept = self._hash(shown, password) if password is not None else None
         row = {"name": shown, "role": _checked_role(role), "password": kept, "subject": subject}
 
         def work(connection: Connection) -> Account:
-            if connection.execute(select(ACCOUNT.c.name).where(ACCOUNT.c.name == shown)).first():
+            known = connection.execute(select(ACCOUNT).where(ACCOUNT.c.name == shown)).first()
+            if known is not None:
+                if key is not None and chain.recall(connection, key) is not None:
+                    return _account(known)
                 raise UsageError(f"there is an account {shown!r} already. Name another")
             if subject is not None:
                 _refuse_subject(connection, subject, but=0)
             made = insert(ACCOUNT).returning(ACCOUNT)
             account = _account(connection.execute(made, [{**row, "disabled": 0, "at": now()}]).one())
-            _note(connection, by, "account made", account, role=role)
+            detail = {"account": account.name, "role": role}
+            chain.append(connection, actor=by, action="account made", detail=detail, key=key)
             return account
 
         return self._ledger.change(work)

@@ -5,12 +5,12 @@ No image id, label, trust, flag, file name, share drawn, or other reader's answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from bpals.review.desk.account import Account
-from bpals.review.desk.views import Disagreement, Handed, ReadingView
+from bpals.review.desk.views import BlindRead, Disagreement, Handed, PastReading, ReadingView
 from bpals.review.room import PatientFilm, Revealed, Room
 
 
@@ -63,12 +63,17 @@ def disagreement_payload(room: Room, disagreement: Disagreement | None) -> dict[
     return {"case": {**case, "films": film_list(room, disagreement.image_id)}}
 
 
-def revealed_payload(revealed: Revealed) -> dict[str, Any]:
-    """Send what is shown after the lock."""
-    return asdict(revealed)
+def revealed_payload(revealed: Revealed, read: BlindRead) -> dict[str, Any]:
+    """Send what is shown after the lock: what is known without the reader, and what is stored of the blind read."""
+    return {**asdict(revealed), "read": asdict(read)}
 
 
-OPEN_TO_READERS = ("counts", "stopping", "ready", "fresh")
+def past_payload(past: Iterable[PastReading]) -> dict[str, Any]:
+    """Send a reader's own last readings: what he said, nothing of label or trust."""
+    return {"readings": [asdict(reading) for reading in past]}
+
+
+OPEN_TO_READERS = ("counts", "least", "stopping", "ready", "fresh")
 HIDDEN_COUNTS = ("repeats",)
 LISTED_BY_READER = {"pace": "reader", "within": "first"}
 

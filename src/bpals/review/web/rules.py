@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bpals.review.desk.account import Account
+from bpals.review.desk.study import Study
 
 ANYONE = frozenset({"nobody", "reader", "adjudicator", "admin"})
 READERS = frozenset({"reader", "adjudicator", "admin"})
@@ -33,6 +34,7 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("GET", "/account"): READERS,
     ("POST", "/api/next"): READERS,
     ("POST", "/api/bring-back"): READERS,
+    ("GET", "/api/readings"): READERS,
     ("GET", "/api/readings/{reading_id}"): READERS,
     ("POST", "/api/readings/{reading_id}/draft"): READERS,
     ("POST", "/api/readings/{reading_id}/lock"): READERS,
@@ -70,6 +72,6 @@ PAGES_AFTER_LOGIN = ("/read", "/adjudicate", "/progress", "/account")
 """Where one may be sent after logging in."""
 
 
-def first_page(account: Account) -> str:
+def first_page(account: Account, study: Study) -> str:
     """Say where somebody goes who asked for nothing: to be handed a case, an adjudicator asks for it."""
-    return "/adjudicate" if account.role == "adjudicator" else PAGES_AFTER_LOGIN[0]
+    return "/adjudicate" if account.role == "adjudicator" and study.settles else PAGES_AFTER_LOGIN[0]

@@ -164,7 +164,7 @@ async def _let_in(request: Request, room: Room, account: Account, after: str) ->
 
     token = await to_thread.run_sync(begin)
     request.state.account = account
-    target = first_page(account) if _safe(after) == PAGES_AFTER_LOGIN[0] else _safe(after)
+    target = first_page(account, room.study) if _safe(after) == PAGES_AFTER_LOGIN[0] else _safe(after)
     response = JSONResponse({"next": target}, headers={"hx-redirect": target})
     _set_cookie(room, response, room.settings.cookie, token, int(room.settings.stay_s))
     return response

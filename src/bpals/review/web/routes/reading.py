@@ -13,7 +13,7 @@ from bpals.review.desk.views import ReadingView, Saved
 from bpals.review.room import Room
 from bpals.review.web.bodies import AmendBody, DraftBody, ReadBody, StepBody
 from bpals.review.web.door import Me, TheRoom
-from bpals.review.web.payloads import handed_payload, reading_payload, revealed_payload
+from bpals.review.web.payloads import handed_payload, past_payload, reading_payload, revealed_payload
 from bpals.review.web.routes.films import FilmNumber, film_response
 
 router = APIRouter(prefix="/api")
@@ -33,6 +33,12 @@ def next_case(room: TheRoom, account: Me) -> dict[str, Any]:
 def bring_back(room: TheRoom, account: Me) -> dict[str, int]:
     """Offer this reader again what he skipped and nobody else has taken."""
     return {"brought_back": room.desk.bring_back(account)}
+
+
+@router.get("/readings")
+def last_readings(room: TheRoom, account: Me) -> dict[str, Any]:
+    """Send one's own last readings, the newest first: each can be amended."""
+    return past_payload(room.desk.last_readings(account))
 
 
 @router.get("/readings/{reading_id}")
@@ -120,7 +126,7 @@ def reveal(reading_id: ReadingId, room: TheRoom, account: Me) -> dict[str, Any]:
     revealed = room.reveal(view.image_id)
     if revealed.version != view.signal:
         raise NotNow("the signal was learned anew since it was revealed. Ask for the case again")
-    return revealed_payload(revealed)
+    return revealed_payload(revealed, room.desk.blind_read(account, reading_id))
 
 
 @router.get("/readings/{reading_id}/films/{n}")
@@ -146,4 +152,4 @@ def _reveal(room: Room, account: Account, view: ReadingView) -> dict[str, Any] |
     revealed = room.reveal(view.image_id)
     if revealed.version != view.signal:
         room.desk.note_reveal(account, view.reading_id, revealed.version)
-    return revealed_payload(revealed)
+    return revealed_payload(revealed, room.desk.blind_read(account, view.reading_id))

@@ -66,9 +66,9 @@ async def return_page(request: Request, room: TheRoom) -> Response:
 
 
 @router.get("/")
-async def start(account: Me) -> Response:
+async def start(room: TheRoom, account: Me) -> Response:
     """Go to the page of one's role."""
-    return RedirectResponse(first_page(account), status_code=303)
+    return RedirectResponse(first_page(account, room.study), status_code=303)
 
 
 @router.get("/read")

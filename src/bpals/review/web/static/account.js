@@ -52,8 +52,8 @@ function accountRow(account) {
     showLink(account.name, (await ask("POST", `${path}/link`)).link);
   };
   const state = account.disabled
-    ? button("Let in again", account.name, () => change({ disabled: false }, "may enter again"))
-    : button("Let in no more", account.name, () => change({ disabled: true }, "may not enter any more, and is logged out"));
+    ? button("Reopen account", account.name, () => change({ disabled: false }, "may enter again"))
+    : button("Close account", account.name, () => change({ disabled: true }, "may not enter any more, and is logged out"));
   const cells = [account.role, ways(account), account.disabled ? "no" : "yes"].map((text) => make("td", {}, text));
   const acts = make("td", {}, state, account.disabled ? null : button("Link", `for ${account.name}`, link));
   return make("tr", {}, make("th", { scope: "row" }, account.name), ...cells, acts);

@@ -1,7 +1,7 @@
 // Settling what readers disagree about: their answers side by side without names, the film, and one verdict a finding.
 // An adjudicator settles; in a discussion the readers are asked again, round by round.
 
-import { ask, Denied, newKey, Unreached } from "./api.js";
+import { ask, Denied, newKey, pause, retryNow, Unreached } from "./api.js";
 import { Keys } from "./keys.js";
 import { announce, byId, choose, keepFocus, make, toggle } from "./page.js";
 import { FilmStore, Panes } from "./panes.js";
@@ -45,7 +45,7 @@ class SettlingPage {
     try {
       const handed = await ask("POST", `${this.base}/next`, {});
       if (handed.case) this.#show(handed.case);
-      else this.#nothing("No disagreement is waiting.");
+      else this.#nothing(byId("main").dataset.none);
     } catch (error) {
       this.#nothing(error.message);
     }
@@ -159,8 +159,11 @@ class SettlingPage {
         return await ask("POST", `${this.base}/${this.case.case_id}`, this.#body());
       } catch (error) {
         if (error instanceof Denied || !(error instanceof Unreached)) throw error;
-        this.#notice("No connection: it is sent again.");
-        await new Promise((resolve) => setTimeout(resolve, TRY_AGAIN_MS));
+        this.#notice("Not saved yet: waiting for the room (retrying). Leave this page open.");
+        toggle(byId("retry"), true);
+        await pause(TRY_AGAIN_MS);
+      } finally {
+        toggle(byId("retry"), false);
       }
     }
   }
@@ -200,6 +203,7 @@ class SettlingPage {
     for (const group of document.querySelectorAll(".tools, .acts")) keepFocus(group);
     byId("keys-on").addEventListener("change", ({ target }) => (this.keys.on = target.checked));
     byId("ask-again").addEventListener("click", () => this.next());
+    byId("retry").addEventListener("click", () => retryNow());
     byId("written").addEventListener("submit", (event) => event.preventDefault());
     byId("panes").addEventListener("film-shown", () => this.#drawBoxes());
   }

@@ -17,11 +17,17 @@ export class Denied extends Error {
 }
 
 const PATIENCE_MS = 20_000;
+const RETRY = "bpals-retry";
+/** Heard by whatever waits to be tried again. */
 const TRY_AGAIN = new Set([408, 425, 429, 500, 502, 503, 504]);
 
-export async function ask(method, path, body) {
+/** Ask; `patience_ms` is how long a reply may take, and `signal` ends the waiting sooner. */
+export async function ask(method, path, body, { patience_ms = PATIENCE_MS, signal } = {}) {
   let response;
   let told;
+  const stop = new AbortController();
+  const timer = setTimeout(() => stop.abort(), patience_ms);
+  signal?.addEventListener("abort", () => stop.abort());
   try {
     response = await fetch(path, {
       method,
@@ -29,11 +35,13 @@ export async function ask(method, path, body) {
       cache: "no-store",
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),
-      signal: AbortSignal.timeout(PATIENCE_MS),
+      signal: stop.signal,
     });
     told = await response.json().catch(() => null);
   } catch {
     throw new Unreached("The room cannot be reached.");
+  } finally {
+    clearTimeout(timer);
   }
   if (response.ok) {
     if (told === null) throw new Unreached("The reply did not come whole.");
@@ -42,6 +50,25 @@ export async function ask(method, path, body) {
   if (response.status === 401) throw new LoggedOut("You are logged out.");
   if (TRY_AGAIN.has(response.status)) throw new Unreached(told?.error?.message ?? "The room is busy.");
   throw new Denied(response.status, told);
+}
+
+/** Wait so long, or less: until the browser says that the line is back, or somebody wants it tried now. */
+export function pause(milliseconds) {
+  const over = new AbortController();
+  return new Promise((resolve) => {
+    onRetry(resolve, over.signal);
+    setTimeout(resolve, milliseconds);
+  }).finally(() => over.abort());
+}
+
+/** Do something whenever it is worth trying again at once. */
+export function onRetry(work, signal) {
+  for (const what of ["online", RETRY]) addEventListener(what, () => work(), { signal });
+}
+
+/** Have everything tried now that waits. */
+export function retryNow() {
+  dispatchEvent(new Event(RETRY));
 }
 
 /** Make a key that names one act, so that sent twice it is done once. */

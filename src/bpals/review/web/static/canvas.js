@@ -6,12 +6,26 @@ import { between, drawMarks, rulerLength } from "./marks.js";
 import { Fingers } from "./fingers.js";
 
 const MOST_ZOOM = 16;
+const COARSE = 1.5;
+/** From this zoom on the file holds less than the screen could show. */
+export const OWN = 4;
+/** The preset that a film opens with. */
 const PRESETS = {
-  1: ({ window, level }) => [window, level],
-  2: ({ window, level }) => [window * 0.6, level - window * 0.2],
-  3: ({ window, level }) => [window * 0.6, level + window * 0.2],
-  4: ({ window, level }) => [window / 2, level],
+  1: ({ about: { window, level } }) => [window / 2, level],
+  2: ({ about: { window, level } }) => [window * 0.6, level - window * 0.2],
+  3: ({ about: { window, level } }) => [window * 0.6, level + window * 0.2],
+  [OWN]: ({ about: { window, level } }) => [window, level],
+  5: (film) => widest(film),
 };
+
+/** Hold the film's own window and every grey that it has. */
+function widest(film) {
+  const { window, level } = film.about;
+  const [darkest, brightest] = film.extremes();
+  const low = Math.min(darkest, level - window / 2);
+  const high = Math.max(brightest, level + window / 2);
+  return [high - low, (low + high) / 2];
+}
 
 class CxrCanvas extends HTMLElement {
   #film = null;
@@ -39,7 +53,10 @@ class CxrCanvas extends HTMLElement {
     this.marked.setAttribute("aria-hidden", "true");
     this.readout = document.createElement("p");
     this.readout.className = "readout";
-    this.append(this.readout);
+    this.coarse = document.createElement("p");
+    this.coarse.className = "coarse";
+    this.coarse.hidden = true;
+    this.append(this.readout, this.coarse);
     new Fingers(this);
     this.sizes = new ResizeObserver(() => this.#resize());
     this.sizes.observe(this);
@@ -114,11 +131,7 @@ class CxrCanvas extends HTMLElement {
   }
 
   preset(number) {
-    if (!this.#film) return;
-    if (number === 5) {
-      const [low, high] = this.#film.extremes();
-      this.setWindow(high - low, (low + high) / 2);
-    } else this.setWindow(...PRESETS[number](this.#film.about));
+    if (this.#film) this.setWindow(...PRESETS[number](this.#film));
   }
 
   invert() {
@@ -294,15 +307,19 @@ class CxrCanvas extends HTMLElement {
   }
 
   #describe(spacing) {
+    this.coarse.hidden = !this.#film || this.#view.scale <= COARSE;
     if (!this.#film) {
       this.readout.textContent = "";
       return;
     }
+    const zoom = `${(this.#view.scale * 100).toFixed(0)} %`;
+    const size = `${this.#film.width} × ${this.#film.height}`;
+    this.coarse.textContent = `${size} px, shown at ${zoom}: fine detail is not in this file`;
     const { slope, intercept, bits } = this.#film.about;
     const words = [
       `W ${(this.window * Math.abs(slope)).toFixed(0)} L ${(this.level * slope + intercept).toFixed(0)}`,
-      `${(this.#view.scale * 100).toFixed(0)} %`,
-      `${this.#film.width} × ${this.#film.height}, ${bits} bit`,
+      zoom,
+      `${size}, ${bits} bit`,
     ];
     if (this.inverted) words.push("inverted");
     const ruler = this.placing?.kind === "ruler" ? this.placing : this.ruler;

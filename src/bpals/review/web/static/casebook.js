@@ -26,9 +26,12 @@ export class Casebook {
 
   /** Give a case that was fetched ahead and is ready to be shown, or null. */
   take() {
-    const at = this.#ahead.findIndex((each) => each.reading);
-    if (at !== 0) return null;
-    return this.#ahead.shift().reading;
+    return this.ready ? this.#ahead.shift().reading : null;
+  }
+
+  /** Whether a case is there that can be read blind at once; one that is locked already is asked of the room. */
+  get ready() {
+    return this.#ahead[0]?.reading?.phase === "blind";
   }
 
   /** Put the case that is shown back: another one comes before it. */
@@ -46,6 +49,14 @@ export class Casebook {
 
   async reading(id) {
     return ask("GET", `/api/readings/${encodeURIComponent(id)}`);
+  }
+
+  /** Ask again for what was revealed of a reading; null where the signal has been learned anew since. */
+  async reveal(id) {
+    return ask("GET", `/api/readings/${encodeURIComponent(id)}/reveal`).catch((error) => {
+      if (error.status !== 403) throw error;
+      return null;
+    });
   }
 
   #fetchAhead({ reading, ahead }) {

@@ -100,13 +100,14 @@ export class FindingList {
     byId("known-detail").replaceChildren(...(known ? knownDetail(known) : []));
   }
 
-  /** Show beside each verdict what is known without the reader. */
-  reveal(pairs, blind) {
+  /** Show under each finding what is stored of the blind read, and what is known without the reader. */
+  reveal(pairs, { verdicts, quality }, marked) {
+    const otherwise = quality === "unreadable" ? "unreadable" : "absent";
     this.#known = new Map(pairs.map((pair) => [pair.finding, pair]));
     for (const [name, row] of this.#rows) {
-      const pair = this.#known.get(name);
-      toggle(row.known, pair !== undefined);
-      if (pair) row.known.replaceChildren(...knownWords(pair, blind[name]));
+      const unmarked = !Object.hasOwn(marked, name) && verdicts[name] === otherwise;
+      row.known.replaceChildren(...knownWords(this.#known.get(name), verdicts[name], unmarked));
+      toggle(row.known, true);
     }
   }
 }

@@ -2,13 +2,20 @@
 // that a lost connection, a reload or a closed tab loses nothing; each act has a key, so that sent twice it is done
 // once. A draft that waits behind another draft of its reading takes its place.
 
-import { ask, Denied, LoggedOut, newKey, Unreached } from "./api.js";
+import { ask, Denied, LoggedOut, newKey, onRetry, Unreached } from "./api.js";
 
-const WAITS_MS = [500, 1000, 2000, 4000, 8000, 15_000];
+const WAITS_MS = [500, 1000, 2000, 3000];
+const PATIENCE_MS = 6000;
+/** So long a reply may take: after that the act is sent again, which its key makes harmless. */
+const LATE_MS = 2000;
+/** After so long without a reply the reader is told that it is not saved yet. */
 const WINDOW = "bpals.window.";
 
 export class Outbox {
   #busy = false;
+  #flight = null;
+  #hurry = false;
+  #drained = [];
   #tries = 0;
   #timer = 0;
   #count = 0;
@@ -24,7 +31,7 @@ export class Outbox {
     this.onState = onState;
     this.onConflict = onConflict;
     this.onDenied = onDenied;
-    addEventListener("online", () => this.pump());
+    onRetry(() => this.#retry());
     document.addEventListener("visibilitychange", () => document.hidden || this.pump());
   }
 
@@ -68,6 +75,22 @@ export class Outbox {
     }
   }
 
+  /** Wait until the room has everything. */
+  drained() {
+    return new Promise((resolve) => {
+      this.#drained.push(resolve);
+      this.pump();
+    });
+  }
+
+  /** Try now: what is on its way and has no reply is sent anew. */
+  #retry() {
+    this.#tries = 0;
+    this.#hurry = this.#busy;
+    this.#flight?.abort();
+    this.pump();
+  }
+
   #names() {
     return Object.keys(localStorage)
       .filter((name) => name.startsWith(this.prefix))
@@ -81,7 +104,7 @@ export class Outbox {
     clearTimeout(this.#timer);
     try {
       for (let item = this.items()[0]; item; item = this.items()[0]) {
-        this.#say("sending");
+        if (!this.#tries) this.#say("sending");
         if (!(await this.#send(item))) return false;
         this.#tries = 0;
       }
@@ -98,21 +121,28 @@ export class Outbox {
       item.sent = true;
       this.#keep(item);
     }
+    const late = setTimeout(() => this.#say("waiting"), LATE_MS);
+    this.#flight = new AbortController();
     try {
-      const reply = await ask("POST", `/api/readings/${encodeURIComponent(item.reading)}/${item.act}`, item.body);
+      const path = `/api/readings/${encodeURIComponent(item.reading)}/${item.act}`;
+      const reply = await ask("POST", path, item.body, { patience_ms: PATIENCE_MS, signal: this.#flight.signal });
       this.learn(item.reading, Math.max(reply.version ?? 0, this.version(item.reading)));
       this.#drop(item);
       this.#settle(item, "resolve", reply);
       return true;
     } catch (error) {
       return this.#failed(item, error);
+    } finally {
+      clearTimeout(late);
     }
   }
 
   #failed(item, error) {
     if (error instanceof Unreached) {
       this.#say("waiting");
-      this.#timer = setTimeout(() => this.pump(), WAITS_MS[Math.min(this.#tries, WAITS_MS.length - 1)]);
+      const wait = this.#hurry ? 0 : WAITS_MS[Math.min(this.#tries, WAITS_MS.length - 1)];
+      this.#timer = setTimeout(() => this.pump(), wait);
+      this.#hurry = false;
       this.#tries += 1;
       return false;
     }
@@ -170,5 +200,6 @@ export class Outbox {
 
   #say(state) {
     this.onState(state, this.items().length);
+    if (state === "saved") for (const resolve of this.#drained.splice(0)) resolve();
   }
 }

@@ -32,6 +32,7 @@ export function announce(words) {
 export function choose(dialog) {
   dialog.returnValue = "";
   dialog.showModal();
+  dialog.scrollTop = 0;
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
   });

@@ -1,5 +1,6 @@
 // The films of a case side by side in time order, and the films of the next cases, fetched before they are wanted.
 
+import { pause } from "./api.js";
 import { FilmRefused, loadFilm } from "./film.js";
 import { keepFocus, make, toggle } from "./page.js";
 import "./canvas.js";
@@ -67,6 +68,7 @@ export class Panes {
     this.picked = null;
     this.#panes.clear();
     this.place.replaceChildren();
+    this.#fillStrip();
     this.#draw(this.now === undefined ? [] : [this.now]);
   }
 
@@ -106,24 +108,29 @@ export class Panes {
     });
     this.#panes = new Map(order.map((n) => [n, this.#panes.get(n)]));
     this.#activate(this.active);
-    this.#drawStrip(order);
+    this.#markStrip(order);
   }
 
-  #drawStrip(open) {
+  #fillStrip() {
     toggle(this.strip, this.films.length > 1);
-    const buttons = this.films.map((film) =>
-      make(
-        "button",
-        {
-          type: "button",
-          "aria-pressed": String(open.includes(film.n)),
-          disabled: film.n === this.now,
-          click: () => this.#flip(film.n),
-        },
-        named(film, this.films),
-      ),
+    this.buttons = new Map(
+      this.films.map((film) => {
+        const about = { type: "button", disabled: film.n === this.now, click: () => this.#flip(film.n) };
+        return [film.n, make("button", about, named(film, this.films))];
+      }),
     );
-    this.strip.replaceChildren(make("span", {}, `${this.films.length} films of this patient:`), ...buttons);
+    const line = make("div", { class: "scroll" }, ...this.buttons.values());
+    this.strip.replaceChildren(make("span", {}, `${this.films.length} films of this patient:`), line);
+  }
+
+  /** Say which films are open, and bring the one that was opened last into the line. */
+  #markStrip(open) {
+    for (const [n, button] of this.buttons) button.setAttribute("aria-pressed", String(open.includes(n)));
+    const button = this.buttons.get(this.beside ?? this.now);
+    if (!button) return;
+    const line = button.parentElement;
+    // Not scrollIntoView, which would move the page too where it is one column.
+    line.scrollLeft = button.offsetLeft - line.offsetLeft - (line.clientWidth - button.offsetWidth) / 2;
   }
 
   #open(n) {
@@ -158,7 +165,7 @@ export class Panes {
         const over = error instanceof FilmRefused && error.status < 500 && ![401, 429].includes(error.status);
         wait.textContent = over ? error.message : "The film does not come. It is asked for again.";
         if (over) return;
-        await new Promise((resolve) => setTimeout(resolve, TRY_AGAIN_MS));
+        await pause(TRY_AGAIN_MS);
       }
     }
   }

@@ -2,33 +2,14 @@
 
 import { ask } from "./api.js";
 import { curve } from "./curve.js";
-import { byId, make, percent } from "./page.js";
+import { between, count, points, rounded, several } from "./numbers.js";
+import { byId, make } from "./page.js";
 import { spoken } from "./sheet.js";
+import { table } from "./table.js";
 
 const AGAIN_MS = 30_000;
 const SOON_MS = 1500;
 /** While newer numbers are being worked out. */
-
-function count(value) {
-  return value === null || value === undefined ? "–" : Number(value).toLocaleString("en");
-}
-
-function rounded(value, places = 2) {
-  return value === null || value === undefined ? "–" : Number(value).toFixed(places);
-}
-
-/** Write a number with its interval. */
-function between(row, name, write) {
-  if (row[name] === null || row[name] === undefined) return "–";
-  const low = row[`${name}_low`] ?? row.low;
-  const high = row[`${name}_high`] ?? row.high;
-  const span = low === null || low === undefined ? "" : ` (${write(low)} to ${write(high)})`;
-  return `${write(row[name])}${span}`;
-}
-
-function rate(row) {
-  return between(row, "rate", (share) => `${(share * 100).toFixed(1)} %`);
-}
 
 function section(name, ...parts) {
   return make("section", {}, make("h2", {}, name), ...parts);
@@ -36,19 +17,6 @@ function section(name, ...parts) {
 
 function words(text) {
   return make("p", { class: "words" }, text);
-}
-
-/** Make a table: columns are [head, what a row shows, "number" or ""]; the first one heads its row. */
-function table(caption, rows, columns) {
-  const head = columns.map(([name, , kind]) => make("th", { scope: "col", class: kind }, name));
-  const body = rows.map((row) => {
-    const cells = columns.map(([, show, kind], at) =>
-      at ? make("td", { class: kind }, String(show(row))) : make("th", { scope: "row" }, String(show(row))),
-    );
-    return make("tr", {}, ...cells);
-  });
-  const shown = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, shown);
 }
 
 function figures(counts) {
@@ -65,45 +33,51 @@ function figures(counts) {
   return make("dl", { class: "figures" }, ...list);
 }
 
-function errors(rows, needed) {
-  const parts = [
-    table("Label errors that readers confirmed, and the error rate among all claims with its 95 % interval", rows, [
-      ["Finding", (row) => spoken(row.finding), ""],
-      ["Claims", (row) => count(row.claims), "number"],
-      ["Read", (row) => count(row.settled), "number"],
-      ["Errors", (row) => count(row.confirmed), "number"],
-      ["said present", (row) => count(row.present), "number"],
-      ["said absent", (row) => count(row.absent), "number"],
-      ["Not settled", (row) => count(row.open), "number"],
-      ["Error rate", rate, "number"],
-    ]),
-  ];
-  if (needed?.finding) {
-    const more = needed.more_readings ?? needed.more_pairs;
-    const left = more === 0 ? "It is reached." : `About ${count(more)} more readings take it there.`;
-    const width = `The widest interval is that of ${spoken(needed.finding)}, ${percent(needed.widest)} wide`;
-    parts.push(words(`${width}; the target is ${percent(needed.target)}. ${more === null || more === undefined ? "" : left}`));
-  }
-  return section("Errors found", ...parts);
+function errors(rows, least) {
+  const meaning = "The error rate is that of all claims, by what is settled of the films that were drawn at random.";
+  const rule = least ? ` It is told from ${least.films} such films on, unless its interval is wider than ${least.width * 100} points.` : "";
+  const shown = table("Label errors that readers confirmed, and the error rate with its 95 % interval", rows, [
+    ["Finding", (row) => spoken(row.finding), ""],
+    ["Errors", (row) => count(row.confirmed), "number"],
+    ["Error rate", (row) => (row.enough ? between(row, "rate", points) : `too few reads yet (${count(row.films ?? 0)})`), "number"],
+    ["Films at random", (row) => count(row.films ?? 0), "number"],
+    ["Errors of presences", (row) => count(row.present), "number"],
+    ["Errors of absences", (row) => count(row.absent), "number"],
+    ["Settled", (row) => count(row.settled), "number"],
+    ["Not settled", (row) => count(row.open), "number"],
+    ["Claims", (row) => count(row.claims), "number"],
+  ]);
+  return section("Errors found", words(`${meaning}${rule}`), shown);
 }
 
 function agreement(told) {
-  const parts = [];
+  const figure = (name) => (row) => between(row, row[name] === undefined ? "fleiss" : name);
   const columns = [
-    ["Share agreed", (row) => between(row, "agreement", rounded), "number"],
-    ["kappa", (row) => between(row, row.kappa === undefined ? "fleiss" : "kappa", rounded), "number"],
-    ["AC1", (row) => between(row, "ac1", rounded), "number"],
+    ["Pairs", (row) => count(row.n), "number"],
+    ["Share agreed", figure("agreement"), "number"],
+    ["positive", figure("positive"), "number"],
+    ["negative", figure("negative"), "number"],
+    ["kappa", figure("kappa"), "number"],
+    ["AC1", figure("ac1"), "number"],
+    ["alpha", figure("alpha"), "number"],
   ];
-  const alpha = ["alpha", (row) => between(row, "alpha", rounded), "number"];
-  const n = ["Pairs", (row) => count(row.n), "number"];
-  if (told.agreement?.length) {
-    const first = ["Finding", (row) => spoken(row.finding ?? "all"), ""];
-    parts.push(table("Readers among each other, with 95 % intervals", told.agreement, [first, n, ...columns, alpha]));
-  }
+  const finding = ["Finding", (row) => spoken(row.finding), ""];
   const reader = ["Reader", (row) => row.first, ""];
-  if (told.against?.length) parts.push(table("Each reader against the consensus", told.against, [reader, n, ...columns]));
-  if (told.within?.length) parts.push(table("Each reader on films read twice", told.within, [reader, n, ...columns]));
-  return section("Agreement", ...(parts.length ? parts : [words("Two readers of one film are needed before there is any.")]));
+  const parts = [
+    ["Readers among each other, with 95 % intervals", told.agreement, finding, "films"],
+    ["Each reader against the consensus, with 95 % intervals", told.against, reader, "films"],
+    ["Each reader on films read twice, with 95 % intervals", told.within, reader, "repeats"],
+  ]
+    .filter(([, rows]) => rows?.length)
+    .map(([caption, rows, first, what]) => {
+      const instead = (row) => (row.enough ? "" : `too few ${what} (${count(row.patients ?? 0)})`);
+      return table(caption, rows, [first, ...columns], { instead, from: 2 });
+    });
+  if (!parts.length) return section("Agreement", words("Two readers of one film are needed before there is any."));
+  const least = told.least ? ` Films of fewer than ${told.least.patients} patients are too few to say anything.` : "";
+  const meaning = "Positive and negative agreement: of what one says is there, or is not there, the share of which the other says the same.";
+  const both = told.against?.length ? " A consensus of two readers is what both said, so each agrees with it." : "";
+  return section("Agreement", words(`${meaning}${both}${least}`), ...parts);
 }
 
 function pace(rows) {
@@ -119,11 +93,34 @@ function pace(rows) {
   );
 }
 
-function learning(learner) {
+/** Say which findings a lesson changed: so many trusts, so many flags. */
+function changed(lesson) {
+  const names = Object.entries(lesson.findings).map(([finding, { trust, flag }]) => {
+    const what = [trust && several(trust, "trust"), flag && several(flag, "flag")].filter(Boolean);
+    return `${spoken(finding)} (${what.join(", ")})`;
+  });
+  const [most] = Object.entries(lesson.untaught).sort(([, one], [, other]) => other - one);
+  const few = most ? ` Too few claims are contradicted to teach the trust of others: of ${spoken(most[0])} most, ${count(most[1])}.` : "";
+  return `${names.join(", ") || "none"}.${few}`;
+}
+
+function lessons(rows) {
+  return table("What each lesson heard and changed", rows, [
+    ["When", (row) => new Date(row.at).toLocaleString(), ""],
+    ["Readings heard", (row) => count(row.readings), "number"],
+    ["Verdicts", (row) => count(row.reads), "number"],
+    ["Findings changed", changed, "prose"],
+    ["Flags changed", (row) => count(row.changed.flag), "number"],
+    ["Signal", (row) => make("code", {}, row.version.replace(/^sha256:/, "").slice(0, 12)), ""],
+  ]);
+}
+
+function learning(learner, given) {
   const every = learner.every ? `What is read teaches the signal every ${count(learner.every)} locked readings.` : "";
-  const done = `${count(learner.lessons)} lessons so far, ${count(learner.waiting)} readings wait for the next.`;
+  const done = `${several(given.length, "lesson")} so far, ${several(learner.waiting, "reading")} ${learner.waiting === 1 ? "waits" : "wait"} for the next.`;
   const parts = [words(`${every} ${done} ${learner.running ? "One is being given now." : ""}`)];
   if (learner.failure) parts.push(make("p", { class: "error" }, `The last lesson failed, and cost nothing: ${learner.failure}`));
+  if (given.length) parts.push(lessons(given));
   return section("Learning", ...parts);
 }
 
@@ -132,11 +129,14 @@ function draw(told) {
   const parts = [];
   if (told.counts) parts.push(figures(told.counts));
   if (told.stopping?.words) parts.push(words(`${told.stopping.words[0].toUpperCase()}${told.stopping.words.slice(1)}.`));
-  if (told.series?.length) parts.push(section("Errors found per reading, against reading at random", curve(told.series)));
-  if (told.errors?.length) parts.push(errors(told.errors, told.needed));
+  if (told.series?.length) {
+    const chart = curve(told.series, told.errors?.at(-1), byId("numbers").clientWidth);
+    parts.push(section("Errors found per reading, against reading at random", chart));
+  }
+  if (told.errors?.length) parts.push(errors(told.errors, told.least));
   if (told.pace?.length) parts.push(pace(told.pace));
   if (told.agreement || told.against || told.within) parts.push(agreement(told));
-  if (told.learner) parts.push(learning(told.learner));
+  if (told.learner) parts.push(learning(told.learner, told.lessons ?? []));
   const notices = (told.notices ?? []).map((notice) => make("li", {}, String(notice.message ?? notice)));
   if (notices.length) parts.push(section("What was left out", make("ul", {}, ...notices)));
   byId("numbers").replaceChildren(...parts);
@@ -150,16 +150,26 @@ function state(told, shown) {
   return told.fresh === false ? "Newer numbers are being worked out." : `As of ${new Date().toLocaleTimeString()}.`;
 }
 
+let last = { told: null, wide: 0 };
+
 async function refresh() {
   let wait = AGAIN_MS;
   try {
     const told = document.hidden ? null : await ask("GET", "/api/progress");
-    if (told) draw(told);
+    if (told) show(told);
     if (told?.fresh === false) wait = SOON_MS;
   } catch (error) {
     byId("words").textContent = `${error.message} It is asked for again.`;
   }
   setTimeout(refresh, wait);
 }
+
+function show(told) {
+  last = { told, wide: byId("numbers").clientWidth };
+  draw(told);
+}
+
+/** The chart is as wide as the page. */
+addEventListener("resize", () => last.told && last.wide !== byId("numbers").clientWidth && show(last.told));
 
 refresh();

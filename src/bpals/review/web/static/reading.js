@@ -1,6 +1,6 @@
 // The reading page: a case is read blind and locked, what is known is revealed, a second verdict is given; then the next.
 
-import { ask, LoggedOut } from "./api.js";
+import { ask, LoggedOut, pause } from "./api.js";
 import { Casebook, filmOf } from "./casebook.js";
 import { Clock } from "./clock.js";
 import { settleConflict } from "./conflict.js";
@@ -9,7 +9,9 @@ import { Keys } from "./keys.js";
 import { Outbox } from "./outbox.js";
 import { announce, byId, choose, keepFocus, toggle } from "./page.js";
 import { FilmStore, Panes } from "./panes.js";
-import { summary } from "./reveal.js";
+import { choosePast } from "./past.js";
+import { storedWords, summary, undrawnWords } from "./reveal.js";
+import { NOT_SAVED, SendingLine } from "./sending.js";
 import { Sheet, spoken } from "./sheet.js";
 import { FilmTools } from "./tools.js";
 
@@ -17,19 +19,13 @@ const CALM_MS = 600;
 /** So long after the reveal Enter does nothing: a second press of the lock must not store a second verdict. */
 const NOTE_MS = 600;
 const ASK_AGAIN_MS = 3000;
+const SOON_MS = 1000;
 
 const WORDS = {
   blind: "Blind read: what the dataset says is shown after you save.",
   locking: "Locking.",
-  second: "Locked. Now that you see what is known: your second verdict.",
+  second: "What do you say now?",
   amend: "You amend a case that is locked: the first read stays, this one is stored beside it with your reason.",
-};
-const SENDING = {
-  saved: () => "All saved",
-  sending: () => "Saving",
-  waiting: (count) => `No connection: ${count} not yet sent, kept in this browser`,
-  loggedout: (count) => `Logged out: ${count} not yet sent, kept in this browser. Log in again`,
-  conflict: () => "Changed in another window",
 };
 
 class ReadingPage {
@@ -38,6 +34,8 @@ class ReadingPage {
     this.panes = new Panes(byId("panes"), byId("strip"), this.store);
     this.book = new Casebook(this.store);
     this.clock = new Clock();
+    this.sending = new SendingLine();
+    this.left = []; // What Undo can bring back when nothing is left to undo on this case, the last one last.
     this.outbox = new Outbox(byId("main").dataset.account, {
       onState: (state, count) => this.#showSending(state, count),
       onConflict: (item, current) => this.#settle(item, current),
@@ -66,44 +64,47 @@ class ReadingPage {
 
   async start() {
     await this.outbox.adopt();
-    await this.#drained();
-    await this.nextCase();
+    await this.#resume();
   }
 
   // Cases
 
-  async nextCase() {
+  /** Show the case that the room hands out, with words about what came before it. */
+  async nextCase(words = "") {
     this.#closeCase("The next case is coming.");
     for (;;) {
       try {
         const handed = await this.book.next();
-        if (handed.reading) this.showCase(handed.reading, handed.reveal);
+        if (handed.reading) this.showCase(handed.reading, handed.reveal, words);
         else this.#nothing(handed.why, handed.why_code);
-        return;
+        return this.sending.offerRetry(false);
       } catch (error) {
         if (error instanceof LoggedOut) return location.assign("/login?next=/read");
         byId("phase").textContent = `${error.message} It is tried again.`;
         if (error.status) return this.#nothing(error.message);
+        this.sending.offerRetry(true);
         await pause(ASK_AGAIN_MS);
       }
     }
   }
 
   /** Go on: with the case that was fetched ahead if there is one, else with what the room hands out. */
-  async advance() {
-    this.before = this.reading;
+  async advance(words = "") {
     const ready = this.book.take();
-    if (!ready) {
-      this.#closeCase("The next case is coming.");
-      await this.#drained();
-      return this.nextCase();
-    }
-    this.showCase(ready, null);
-    await this.#drained();
+    if (!ready) return this.#resume(words);
+    this.showCase(ready, null, words);
+    await this.outbox.drained();
     if (this.reading?.reading_id === ready.reading_id) this.book.topUp(ready).catch(() => {});
   }
 
-  showCase(reading, reveal) {
+  /** Go on with what the room hands out, once it has everything that was written here. */
+  async #resume(words = "") {
+    this.#closeCase("The next case is coming.");
+    await this.outbox.drained();
+    await this.nextCase(words);
+  }
+
+  showCase(reading, reveal, words = "") {
     this.reading = reading;
     this.sheet = new Sheet(reading.answer);
     this.sheet.addEventListener("change", (event) => this.#changed(event.detail));
@@ -115,9 +116,12 @@ class ReadingPage {
     document.title = document.title.replace(/^[^·]*/, `${title} `);
     toggle(byId("nothing"), false);
     toggle(byId("written"), true);
-    this.#notice("");
+    this.#notice(words);
     this.panes.show(reading.films, (n) => filmOf(reading.reading_id, n), title);
     this.#enter(reveal ? "second" : "blind", reveal);
+    if (reveal) return;
+    byId("sheet").scrollTop = 0;
+    scrollTo(0, 0);
     this.#focusFilm();
     announce(`${title}. ${WORDS[this.phase]}`);
   }
@@ -128,28 +132,37 @@ class ReadingPage {
     const unmarked = this.reading.unmarked === "ask" ? "" : " Findings you leave unmarked are stored as absent.";
     byId("phase").textContent = WORDS[phase] + (phase === "blind" ? unmarked : "");
     byId("sheet").dataset.phase = phase;
-    if (reveal) {
-      const blind = this.#said(this.sheet.answer.verdicts);
-      this.list.reveal(reveal.pairs, blind);
-      byId("phase").textContent = `${WORDS.second} ${summary(reveal.pairs, blind)}`;
-    }
+    for (const id of ["stored", "undrawn"]) toggle(byId(id), false);
+    toggle(byId("meanwhile"), false);
     if (phase !== "locking") this.clock.begin(this.reading.reading_id + (phase === "blind" ? "" : `.${phase}`));
     byId("save").textContent = { second: "Save second verdict", amend: "Save amendment" }[phase] ?? "Save";
     toggle(byId("why"), phase === "amend");
     toggle(byId("back"), phase === "amend");
-    toggle(byId("amend"), phase === "blind" && Boolean(this.before) && this.before.state !== "skipped");
     toggle(byId("skip"), phase === "blind");
+    if (reveal) this.#reveal(reveal);
     this.#update();
+    if (reveal || phase === "amend") this.#focusHeadline();
   }
 
-  /** Add what an unmarked finding means. */
-  #said(verdicts) {
-    if (this.reading.unmarked === "ask") return verdicts;
-    return { ...Object.fromEntries(this.reading.findings.map(({ name }) => [name, "absent"])), ...verdicts };
+  #reveal({ pairs, read }) {
+    this.list.reveal(pairs, read, this.sheet.answer.verdicts);
+    if (this.phase === "second") byId("phase").textContent = `${summary(pairs, read.verdicts)} ${WORDS.second}`;
+    const undrawn = undrawnWords(this.book.study.findings, this.reading.findings);
+    byId("stored").textContent = storedWords(read);
+    byId("undrawn").textContent = undrawn;
+    toggle(byId("stored"), true);
+    toggle(byId("undrawn"), Boolean(undrawn));
+  }
+
+  /** Bring the sentence over the list on the screen and to those who listen. */
+  #focusHeadline() {
+    byId("case").scrollIntoView({ block: "start" });
+    byId("phase").focus({ preventScroll: true });
   }
 
   #closeCase(words) {
     this.phase = "none";
+    byId("sheet").dataset.phase = "none";
     this.reading = null;
     this.panes.clear();
     toggle(byId("written"), false);
@@ -206,7 +219,7 @@ class ReadingPage {
     }
     if (document.activeElement !== byId("note")) byId("note").value = answer.note;
     byId("note").disabled = !this.open;
-    byId("save").disabled = !this.open;
+    for (const id of ["save", "rest"]) byId(id).disabled = !this.open;
     byId("undo").disabled = !this.open || !(this.sheet.canUndo || this.#mayReturn());
     byId("redo").disabled = !this.open || !this.sheet.canRedo;
     const chosen = this.list.chosen;
@@ -241,17 +254,13 @@ class ReadingPage {
     const act = phase === "blind" ? "lock" : "second";
     const sent = this.outbox.add(reading.reading_id, act, { answer: this.sheet.answer, spent: this.clock.spent() });
     sent.then(() => this.clock.end(reading.reading_id + (phase === "blind" ? "" : ".second")), () => {});
+    if (phase === "blind" && !this.book.study.reveal) this.#leave(reading, "locked");
     if (phase === "second" || !this.book.study.reveal) return this.advance();
     this.#enter("locking");
     const reply = await sent.catch(() => null);
     if (this.reading !== reading) return;
-    if (reply?.reveal) {
-      this.#enter("second", reply.reveal);
-      announce(byId("phase").textContent);
-    } else if (reply) {
-      if (reply.state === "released") announce("This case has all its readers by now. What you wrote is kept.");
-      this.advance();
-    }
+    if (reply?.reveal) this.#enter("second", reply.reveal);
+    else if (reply) this.advance();
   }
 
   async #saveAmendment() {
@@ -260,45 +269,59 @@ class ReadingPage {
       byId("reason").focus();
       return this.#notice("Say why you amend it.");
     }
+    const { reading } = this;
     const body = { answer: this.sheet.answer, reason };
-    const reply = await this.outbox.add(this.reading.reading_id, "amend", body).catch(() => null);
+    this.#enter("locking");
+    const reply = await this.outbox.add(reading.reading_id, "amend", body).catch(() => null);
     if (!reply) return;
-    this.clock.end(`${this.reading.reading_id}.amend`);
+    this.clock.end(`${reading.reading_id}.amend`);
     byId("reason").value = "";
-    await this.nextCase();
-    announce("The amendment is stored.");
+    await this.nextCase(`The amendment of case ${reading.case_no} is stored.`);
   }
 
-  async #amendBefore() {
-    const reading = await this.book.reading(this.before.reading_id).catch((error) => this.#notice(error.message));
-    if (!reading) return;
-    this.before = null;
-    this.showCase(reading, null);
-    this.#enter("amend");
-    announce(WORDS.amend);
+  /** Let the reader choose one of his last readings, and open it to be amended. */
+  async #lookBack() {
+    if (this.phase === "locking") return;
+    try {
+      // What is on its way belongs to the list; without a connection the list still says what the room has.
+      await Promise.race([this.outbox.drained(), pause(SOON_MS)]);
+      const chosen = await choosePast();
+      if (!chosen) return this.#focusFilm();
+      const reading = await this.book.reading(chosen);
+      const reveal = reading.revealed ? await this.book.reveal(chosen) : null;
+      byId("reason").value = "";
+      this.showCase(reading, null);
+      this.#enter("amend", reveal);
+    } catch (error) {
+      this.#notice(error.message);
+    }
   }
 
-  async #skip() {
-    if (this.phase !== "blind" || (await choose(byId("confirm-skip"))) !== "skip") return this.#focusFilm();
+  #skip() {
+    if (this.phase !== "blind") return;
     const { reading } = this;
     this.outbox.add(reading.reading_id, "skip", {}).then(() => this.clock.end(reading.reading_id), () => {});
-    await this.advance();
-    this.before = { ...reading, state: "skipped" };
-    this.#update();
+    this.#leave(reading, "skipped");
+    this.advance(`Case ${reading.case_no} is skipped. Undo (Z) brings it back.`);
   }
 
-  /** A skip, or the lock before in a study that reveals nothing, can be taken back. */
+  /** Remember a case that Undo can bring back: one that was skipped, or the last lock where nothing is revealed. */
+  #leave(reading, how) {
+    const kept = how === "locked" ? this.left.filter((each) => each.how === "skipped") : this.left;
+    this.left = [...kept, { reading_id: reading.reading_id, how }];
+  }
+
   #mayReturn() {
-    return this.phase === "blind" && this.before && (this.before.state === "skipped" || !this.book.study.reveal);
+    return this.phase === "blind" && this.left.length > 0 && !this.returning;
   }
 
   async #undo() {
     if (!this.open || this.sheet.undo()) return;
     if (!this.#mayReturn()) return announce("There is nothing to undo.");
-    const { before } = this;
-    this.before = null;
-    const reply = await this.outbox.add(before.reading_id, "undo", {}).catch(() => null);
-    if (!reply) return;
+    this.returning = true;
+    const reply = await this.outbox.add(this.left.pop().reading_id, "undo", {}).catch(() => null);
+    this.returning = false;
+    if (!reply) return this.#update();
     if (this.reading) this.book.putBack({ ...this.reading, answer: this.sheet.answer });
     this.showCase(reply.reading, null);
   }
@@ -320,9 +343,7 @@ class ReadingPage {
   async #denied(item, error) {
     this.#notice(error.message);
     if (item.act === "draft" || this.reading?.reading_id !== item.reading) return;
-    const words = error.message;
-    await this.nextCase();
-    this.#notice(words);
+    await this.nextCase(error.message);
   }
 
   #notice(words) {
@@ -331,17 +352,11 @@ class ReadingPage {
   }
 
   #showSending(state, count) {
-    const shown = byId("sending");
-    shown.dataset.state = state;
-    shown.dataset.count = count;
-    if (shown.textContent !== SENDING[state](count)) shown.textContent = SENDING[state](count);
-    if (state === "saved") this.whenDrained?.();
-  }
-
-  /** Wait until the room has everything. */
-  async #drained() {
-    if (await this.outbox.pump()) return;
-    await new Promise((resolve) => (this.whenDrained = resolve));
+    this.sending.show(state, count);
+    if (this.open || !["waiting", "loggedout"].includes(state)) return;
+    const why = state === "waiting" ? NOT_SAVED : "Not saved yet: you are logged out, log in again";
+    byId("phase").textContent = `${why}. What you marked is kept in this browser.`;
+    toggle(byId("meanwhile"), state === "waiting" && this.phase === "locking" && this.book.ready);
   }
 
   // Keys and buttons
@@ -354,13 +369,14 @@ class ReadingPage {
       undo: () => this.#undo(),
       redo: () => this.open && this.sheet.redo(),
       skip: () => this.#skip(),
+      past: () => this.#lookBack(),
       note: () => byId("note").focus(),
       quality: () => this.open && this.sheet.cycleQuality(),
       devices: () => this.open && this.sheet.cycleDevices(),
       less: () => this.#surer(-1),
       more: () => this.#surer(1),
       help: () => this.#help(),
-      leave: () => this.#leave(),
+      leave: () => this.#quit(),
     };
     return own[does] ? void own[does]() : this.tools.act(does);
   }
@@ -370,7 +386,7 @@ class ReadingPage {
     if (this.open && chosen && this.sheet.answer.verdicts[chosen]) this.sheet.stepConfidence(chosen, direction);
   }
 
-  #leave() {
+  #quit() {
     if (document.activeElement?.matches("textarea, input, button, select")) this.#focusFilm();
     this.tools.act("leave");
   }
@@ -399,8 +415,8 @@ class ReadingPage {
       await ask("POST", "/api/bring-back", {}).catch((error) => this.#notice(error.message));
       await this.nextCase();
     });
-    byId("amend").addEventListener("click", () => this.#amendBefore());
-    byId("back").addEventListener("click", () => this.nextCase());
+    byId("meanwhile").addEventListener("click", () => this.advance());
+    byId("back").addEventListener("click", () => this.#resume());
     addEventListener("pagehide", () => this.open && this.#takeNote());
   }
 
@@ -408,10 +424,6 @@ class ReadingPage {
     if (!this.open || !word) return;
     this.sheet[`set${what}`](this.sheet.answer[what.toLowerCase()] === word ? null : word);
   }
-}
-
-function pause(milliseconds) {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
 new ReadingPage().start();

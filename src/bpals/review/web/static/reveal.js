@@ -8,25 +8,26 @@ const FLAGS = {
   suspect: "suspect",
   hard: "hard to judge",
   trusted: "trusted",
-  unjudged: "not judged",
+  unjudged: "no judge answered",
 };
-const TRUST_WORDS = [
-  [0.9, "very probably right"],
-  [0.7, "probably right"],
-  [0.3, "in doubt"],
-  [0.1, "probably wrong"],
-  [0, "very probably wrong"],
-];
+const SURE = 0.9;
+const EVEN = 0.5;
 
-/** Say in words how far a label is trusted. */
-export function trustWords(trust) {
-  return TRUST_WORDS.find(([least]) => trust >= least)[1];
+/** Say in words how far a label is trusted: what its whole interval allows, not what its middle promises. */
+export function trustWords({ trust, trust_low: low, trust_high: high }) {
+  const [least, most] = [low ?? trust, high ?? trust];
+  if (least >= SURE) return "probably right";
+  if (most <= 1 - SURE) return "probably wrong";
+  if (least > EVEN) return "more likely right than wrong";
+  if (most < EVEN) return "more likely wrong than right";
+  return "uncertain";
 }
 
-function trustText({ trust, trust_low: low, trust_high: high }) {
+function trustText(pair) {
+  const { trust, trust_low: low, trust_high: high } = pair;
   if (trust === null) return "Nobody could say how far to trust it.";
   const between = low === null || high === null ? "" : ` (95 % interval ${percent(low)} to ${percent(high)})`;
-  return `Trust ${percent(trust)}${between}: ${trustWords(trust)}.`;
+  return `Trust ${percent(trust)}${between}: ${trustWords(pair)}.`;
 }
 
 /** Say whether label and verdict contradict each other. */
@@ -34,15 +35,23 @@ export function differs(pair, verdict) {
   return ["present", "absent"].includes(pair.says) && ["present", "absent"].includes(verdict) && pair.says !== verdict;
 }
 
-function trustLine({ trust, trust_low: low, trust_high: high }) {
+function trustLine(pair) {
+  const { trust, trust_low: low, trust_high: high } = pair;
   if (trust === null) return "trust unknown";
   const between = low === null || high === null ? "" : ` (${Math.round(low * 100)} to ${percent(high)})`;
-  return `trust ${percent(trust)}${between}: ${trustWords(trust)}`;
+  return `trust ${percent(trust)}${between}: ${trustWords(pair)}`;
 }
 
-/** One line under a finding. */
-export function knownWords(pair, verdict) {
-  const parts = [make("b", {}, `Label ${pair.says ?? "silent"}`), ` · ${trustLine(pair)}`];
+/** Say what is stored of the blind read; a finding that was left unmarked means what the study says. */
+function readWords(verdict, unmarked) {
+  return unmarked ? `Your read: unmarked, so ${verdict}` : `Your read: ${verdict}`;
+}
+
+/** One line under a finding: what is stored, and what is known without the reader. */
+export function knownWords(pair, verdict, unmarked) {
+  const read = make("span", { class: "stored" }, readWords(verdict, unmarked));
+  if (!pair) return [read, " · ", make("b", {}, "No label")];
+  const parts = [read, " · ", make("b", {}, pair.says ? `Label ${pair.says}` : "No label"), ` · ${trustLine(pair)}`];
   if (pair.flag && pair.flag !== "trusted") {
     parts.push(" ", make("span", { class: `flag ${pair.flag}` }, FLAGS[pair.flag] ?? pair.flag));
   }
@@ -63,6 +72,17 @@ export function knownDetail(pair) {
     shown.push(make("table", { class: "judges" }, caption, make("tbody", {}, ...judges)));
   }
   return shown;
+}
+
+/** Say what else is stored of the blind read. */
+export function storedWords({ quality, devices }) {
+  return `Stored of your blind read: film quality ${quality ?? "not said"}, devices ${devices ?? "not said"}.`;
+}
+
+/** Name the findings that this film was not drawn for, where a study asks for no others. */
+export function undrawnWords(all, asked) {
+  const names = all.filter(({ name }) => !asked.some((each) => each.name === name)).map(({ name }) => spoken(name));
+  return names.length ? `Not drawn for this study, so not asked: ${names.join(", ")}.` : "";
 }
 
 /** One sentence over the list. */

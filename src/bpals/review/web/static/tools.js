@@ -1,5 +1,6 @@
 // What keys and buttons do to a film: one table for both.
 
+import { OWN } from "./canvas.js";
 import { byId } from "./page.js";
 
 const STEP_PX = 40;
@@ -21,6 +22,9 @@ export class FilmTools {
     });
     const place = panes.place;
     place.addEventListener("film-box", (event) => event.target === panes.current && onBox(event.detail));
+    place.addEventListener("film-shown", ({ target }) => {
+      if (target === panes.current) this.preset.value = String(OWN);
+    });
     for (const what of ["film-tool", "film-shown", "focusin"]) place.addEventListener(what, () => this.update());
   }
 

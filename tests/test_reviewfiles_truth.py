@@ -1,0 +1,206 @@
+"""What readers came to goes out in every format with who settled it, and comes back from none as a read."""
+
+import json
+import shutil
+
+import atthedesk
+import madereviews
+import polars as pl
+import pytest
+import sealedrecord
+
+from bpals.findings import Vocabulary
+from bpals.ledger import Ledger
+from bpals.ownreads import reads_of
+from bpals.review.desk.desk import Desk
+from bpals.review.formats import coco
+from bpals.review.formats.exchange import Films
+from bpals.review.formats.reviewtable import TRUTH
+from bpals.reviewfiles import export_reviews, import_reviews, load_reviews
+from bpals.score import references
+from bpals.workspace import LEDGER
+
+FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
+PRESENT = {"ann": ("Effusion", "Pneumothorax"), "ben": ("Pneumothorax",)}
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    """A workspace without a ledger; copy it."""
+    return sealedrecord.seal_small(tmp_path_factory.mktemp("truth") / "empty")
+
+
+@pytest.fixture(scope="module")
+def home(empty, tmp_path_factory):
+    """A study of two films: two readers differ about effusion, an adjudicator settles it on one film, not the other."""
+    folder = shutil.copytree(empty, tmp_path_factory.mktemp("truth") / "audit")
+    films = pl.read_parquet(folder / "images.parquet").head(2)
+    with Ledger.open(folder / LEDGER) as ledger, ledger.lock("test"):
+        readers = atthedesk.enter(ledger, *PRESENT)
+        (judge,) = atthedesk.enter(ledger, "cay", role="adjudicator")
+        desk = Desk.open(ledger, atthedesk.make_study(name="pilot", findings=FINDINGS, adjudication="adjudicator"))
+        drawn = atthedesk.films(2, finding="Effusion").with_columns(films["image_id"], films["patient_id"])
+        desk.draw(drawn, atthedesk.SIGNAL)
+        for reader in readers:
+            atthedesk.read_all(desk, reader, atthedesk.says(*PRESENT[reader.name]))
+        atthedesk.let_leases_end(ledger)
+        for reader in readers:
+            desk.next(reader)
+        shown = desk.adjudication_next(judge)
+        said = {"Effusion": ("absent", "adjudicator")}
+        words = {"pinned": shown.pinned, "key": atthedesk.fresh_key(), "note": "=a skin fold"}
+        desk.adjudicate(judge, shown.case_id, verdicts=said, **words)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settled(home):
+    """The film whose effusion was settled."""
+    return load_reviews(home).filter(pl.col("truth_how") == "adjudicator")["image_id"][0]
+
+
+def test_every_review_has_what_its_readers_came_to(home, settled):
+    """How, by whom, when, and the note; what is still open has no truth and says so."""
+    told = load_reviews(home)
+    adjudicated = told.filter(image_id=settled, finding="Effusion")
+    assert adjudicated.select("truth", "truth_how", "truth_by", "truth_note").unique().rows() == [
+        ("absent", "adjudicator", "cay", "=a skin fold")
+    ]
+    assert adjudicated["reader"].to_list() == ["ann", "ben"]
+    agreed = told.filter(image_id=settled, finding="Pneumothorax")
+    assert agreed.select("truth", "truth_how", "truth_by").unique().rows() == [("present", "consensus", None)]
+    assert agreed["truth_at"].to_list() == [agreed["at"].max()] * 2
+    left = told.filter(pl.col("image_id") != settled, pl.col("finding") == "Effusion")
+    assert left.select("truth", "truth_how").unique().rows() == [(None, "open")]
+
+
+def test_one_reader_alone_is_no_truth(empty, tmp_path):
+    """His own word beside him would make him perfect."""
+    folder = shutil.copytree(empty, tmp_path / "audit")
+    film = pl.read_parquet(folder / "images.parquet").head(1)
+    with Ledger.open(folder / LEDGER) as ledger, ledger.lock("test"):
+        (ann,) = atthedesk.enter(ledger, "ann")
+        alone = {"readers_per_case": 1, "adjudication": "none", "reveal": True}
+        desk = Desk.open(ledger, atthedesk.make_study(findings=FINDINGS, **alone))
+        drawn = atthedesk.films(1, finding="Effusion").with_columns(film["image_id"], film["patient_id"])
+        desk.draw(drawn, atthedesk.SIGNAL)
+        atthedesk.read(desk, ann)
+        assert desk.consensus()["how"].unique().to_list() == ["single"]
+    assert load_reviews(folder).select("truth", "truth_how").unique().rows() == [(None, "single")]
+
+
+def test_a_read_from_a_file_has_what_a_study_came_to_about_its_pair(home, settled, tmp_path):
+    """A study of readers wants one truth a case, whoever read it."""
+    folder = shutil.copytree(home, tmp_path / "audit")
+    (tmp_path / "sheet.csv").write_text(f"image_id,reader,Effusion\n{settled},dee,YES\n")
+    import_reviews(folder, tmp_path / "sheet.csv")
+    assert load_reviews(folder).filter(reader="dee")["truth"].to_list() == ["absent"]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_tables_carry_it(home, settled, tmp_path, form):
+    """Six columns; a note that a spreadsheet would run is quoted as any other."""
+    export_reviews(home, tmp_path / f"out.{form}")
+    table = pl.read_csv(tmp_path / "out.csv") if form == "csv" else pl.read_parquet(tmp_path / "out.parquet")
+    row = table.filter(image_id=settled, finding="Effusion", reader="ann").row(0, named=True)
+    note = "'=a skin fold" if form == "csv" else "=a skin fold"
+    assert [row[name] for name in TRUTH.names() if name != "truth_at"] == ["absent", "adjudicator", 0, "cay", note]
+
+
+def test_label_studio_has_it_as_ground_truth(home, settled, tmp_path):
+    """An annotation of its own beside those of the two readers."""
+    export_reviews(home, tmp_path / "tasks.json", format="label-studio")
+    task = next(each for each in json.loads((tmp_path / "tasks.json").read_bytes()) if each["data"]["image"] == settled)
+    assert [each["ground_truth"] for each in task["annotations"]] == [False, False, True]
+    choices = {each["from_name"]: each["value"]["choices"] for each in task["annotations"][2]["result"]}
+    assert choices == {"Cardiomegaly": ["absent"], "Effusion": ["absent"], "Pneumothorax": ["present"]}
+    meta = next(each["meta"] for each in task["annotations"][2]["result"] if each["from_name"] == "Effusion")
+    assert meta["bpals_truth"]["truth_by"] == "cay"
+
+
+def test_a_consensus_that_somebody_changed_in_label_studio_is_their_read(home, empty, settled, tmp_path):
+    """What was left as it was is still none."""
+    export_reviews(home, tmp_path / "tasks.json", format="label-studio")
+    tasks = json.loads((tmp_path / "tasks.json").read_bytes())
+    task = next(each for each in tasks if each["data"]["image"] == settled)
+    truth = task["annotations"][2] | {"id": 7, "completed_by": {"email": "dee@example.org"}}
+    truth["result"][1]["value"]["choices"] = ["uncertain"]
+    task["annotations"] = [truth]
+    (tmp_path / "changed.json").write_text(json.dumps([task]))
+    told = import_reviews(shutil.copytree(empty, tmp_path / "other"), tmp_path / "changed.json")
+    assert told.reviews.select("finding", "reader", "verdict").rows() == [
+        (truth["result"][1]["from_name"], "dee@example.org", "uncertain")
+    ]
+    assert [(notice.code, notice.count) for notice in told.notices] == [("settled", 2)]
+
+
+def test_fiftyone_has_it_in_fields_of_its_own(home, settled, tmp_path):
+    """Called after the verdict, with who settled it and how."""
+    export_reviews(home, tmp_path / "samples.json", format="fiftyone")
+    samples = json.loads((tmp_path / "samples.json").read_bytes())["samples"]
+    sample = next(each for each in samples if each["filepath"] == settled)
+    assert [each["label"] for each in sample["consensus_present"]["classifications"]] == ["Pneumothorax"]
+    absent = {each["label"]: each for each in sample["consensus_absent"]["classifications"]}
+    assert (absent["Effusion"]["how"], absent["Effusion"]["by"]) == ("adjudicator", "cay")
+
+
+def test_coco_has_it_beside_each_box(home, settled):
+    """A consensus has no box of its own."""
+    boxed = load_reviews(home).with_columns(box=pl.lit("[[1, 2, 3, 4]]"))
+    whole = json.loads(coco.write(boxed, Films()).files[""])
+    film = next(each["id"] for each in whole["images"] if each["file_name"] == settled)
+    effusion = next(each["id"] for each in whole["categories"] if each["name"] == "Effusion")
+    told = [
+        (each["attributes"]["truth"], each["attributes"]["truth_how"])
+        for each in whole["annotations"]
+        if (each["image_id"], each["category_id"]) == (film, effusion)
+    ]
+    assert told == [("absent", "adjudicator")] * 2
+
+
+def test_dicom_sr_has_a_report_by_the_adjudicator_and_one_by_the_device(home, settled, empty, tmp_path):
+    """Two of readings, two of what they came to; brought in, only the readings are reads, and the rest is counted."""
+    pytest.importorskip("highdicom")
+    films = tmp_path / "films"
+    films.mkdir()
+    (films / settled).with_suffix(".dcm").write_bytes(madereviews.dicom())
+    assert export_reviews(home, tmp_path / "reports", format="dicom-sr", images=films).files == 4
+    texts = [file.read_bytes() for file in (tmp_path / "reports").iterdir()]
+    assert sum(b"consensus pilot" in text for text in texts) == 2
+    assert sum(b"adjudicator" in text and b"cay" in text for text in texts) == 1
+    told = import_reviews(shutil.copytree(empty, tmp_path / "other"), tmp_path / "reports")
+    assert (told.read, sorted(told.reviews["reader"].unique())) == (6, ["ann", "ben"])
+    assert [(notice.code, notice.count) for notice in told.notices] == [("settled", 3)]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_an_export_given_to_an_audit_votes_as_its_room_did(home, settled, tmp_path, form):
+    """`bpals audit --reviews` hears the blind reads, not the second ones, and what the adjudicator settled."""
+    export_reviews(home, tmp_path / f"out.{form}")
+    second = load_reviews(home).filter(reader="ann").with_columns(phase=pl.lit("second"), saw_signal=1)
+    written = pl.read_csv if form == "csv" else pl.read_parquet
+    whole = written(tmp_path / f"out.{form}")
+    both = pl.concat([whole, second.with_columns(rating=None).select(whole.columns)], how="vertical_relaxed")
+    both.write_csv(tmp_path / "both.csv") if form == "csv" else both.write_parquet(tmp_path / "both.parquet")
+    told = references.load_reads(tmp_path / f"both.{form}", vocabulary=Vocabulary(name="films", findings=FINDINGS))
+    assert told.table.height == 12
+    assert told.settled.rows() == [(settled, "Effusion", 0.0)]
+    assert [(notice.code, notice.count) for notice in told.notices] == [("no_votes", 6)]
+    with Ledger.open(home / LEDGER, readonly=True) as ledger:
+        own = ledger.look(lambda connection: reads_of(connection, Vocabulary(name="films", findings=FINDINGS)))
+    assert own.settled.rows() == told.settled.rows()
+    order = ["image_id", "finding", "reader"]
+    assert own.table.sort(order).equals(told.table.sort(order))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "label-studio", "fiftyone"])
+def test_no_consensus_comes_back_as_a_read(home, empty, tmp_path, form):
+    """Twelve reads of two readers go out, and just these come in, here and elsewhere."""
+    export_reviews(home, tmp_path / "out", format=form)
+    other = shutil.copytree(empty, tmp_path / "other")
+    assert import_reviews(other, tmp_path / "out").read == 12
+    back = load_reviews(other)
+    assert madereviews.same(back, load_reviews(home))
+    assert back["truth_how"].is_null().all()
+    again = shutil.copytree(home, tmp_path / "again")
+    assert import_reviews(again, tmp_path / "out").reviews.is_empty()

@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKSPACE ?= audit
 ARGS ?=
+DATA ?= ../shared/data
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -17,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install audit room test sweep servers check shape bench scorecard evidence simulations docs clean chromium opengl
+.PHONY: help install audit room test sweep servers check shape bench pixels scorecard evidence simulations docs clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,13 +50,20 @@ check: $(VENV)/.dev  ## ruff, formatting, strict types, the import rule
 shape: $(VENV)/.dev  ## the code measuring itself: sizes, cycles, docstrings
 	$(BIN)/python scripts/shape.py
 
-bench: $(VENV)/.dev $(VENV)/bench/.made  ## the runner beside other clients, the signal beside crowd-kit, an audit beside cleanlab, the reading room under load (ARGS=--quick)
+bench: $(VENV)/.dev $(VENV)/bench/.made  ## the runner beside other clients, the signal beside crowd-kit, an audit beside cleanlab, the reading room under load, shards and Ray (ARGS=--quick)
 	$(VENV)/bench/bin/python benchmarks/runner_throughput.py $(ARGS)
 	$(VENV)/bench/bin/python benchmarks/runner_resume.py $(ARGS)
 	$(VENV)/bench/bin/python benchmarks/runner_memory.py $(ARGS)
 	$(VENV)/bench/bin/python benchmarks/signal_cost.py $(ARGS)
 	$(BIN)/python benchmarks/audit_cost.py $(ARGS)
 	$(BIN)/python benchmarks/reading_load.py $(ARGS)
+	$(BIN)/python benchmarks/merge_cost.py
+	$(BIN)/python benchmarks/ray_overhead.py
+
+pixels: $(VENV)/.dev  ## the probe, the film checks and the combination with the record judge, on films (DATA=DIR with images/ and expert/)
+	$(BIN)/python benchmarks/probe.py --images $(DATA)/images --expert $(DATA)/expert
+	$(BIN)/python benchmarks/film_checks.py --images $(DATA)/images
+	$(BIN)/python benchmarks/probe_signal.py --data $(DATA) --judgments .cache/probe-bench/judgments/probe-lite0.parquet
 
 scorecard: $(VENV)/.dev  ## the table in README.md, from two audits (REFERENCE=four-findings=PATH)
 	$(BIN)/python scripts/write_scorecard.py --reference $(REFERENCE)

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
-from bpals.judging import Order, run_judge
+from bpals.judgeorder import Order
+from bpals.judging import run_judge
 from bpals.score import references
 from bpals.score.metrics import Curve, Reliability
 from bpals.score.opinions import about

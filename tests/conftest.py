@@ -35,7 +35,7 @@ LONGEST = (
     "test_audit_calibrated.py", "test_audit.py", "test_docs.py", "test_judging.py", "test_kills.py",
     "cli/test_audit.py", "test_audit_tables.py", "test_panel.py", "judges/test_hf.py",
     "judges/test_http_faults.py", "test_audit_cost.py", "test_judge_llamacpp.py", "test_byo_vlm.py",
-    "judges/test_run_kills.py",
+    "judges/test_run_kills.py", "test_ray.py", "test_merging.py", "judges/test_checkpoint.py", "test_probing.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
 EXPERT = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()

@@ -23,12 +23,13 @@ import shape
 from bpals.audit import load_source
 from bpals.errors import FilmError, JudgeError, Stopped, UsageError, WorkspaceError
 from bpals.films.prepare import Preparation, prepare
+from bpals.judgeorder import Order
 from bpals.judges import controls
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.stub import StubJudge
 from bpals.judgestatus import status_of
-from bpals.judging import Order, run_judge
+from bpals.judging import run_judge
 from bpals.ledger import Ledger
 from bpals.types import FILM_ANSWERS, OUTCOME, JudgeCard, Question, Reply
 from bpals.workspace import Workspace
@@ -562,7 +563,8 @@ def test_ctrl_c_ends_a_run_and_what_is_sealed_is_whole(small, tmp_path):
 
 KILLED_WHILE_SEALING = """
 import os, signal, sys
-from bpals.judging import Order, run_judge
+from bpals.judgeorder import Order
+from bpals.judging import run_judge
 
 home, images, source, mapping, nth = sys.argv[1:]
 renames = 0

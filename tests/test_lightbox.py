@@ -9,7 +9,8 @@ import smallset
 from smallset import ask
 
 from bpals.errors import UsageError
-from bpals.judging import Order, run_judge
+from bpals.judgeorder import Order
+from bpals.judging import run_judge
 from bpals.workspace import Workspace
 
 FILMS = 24

@@ -14,7 +14,8 @@ import tinyonnx
 
 import shape
 from bpals.errors import UsageError
-from bpals.judging import Order, run_judge
+from bpals.judgeorder import Order
+from bpals.judging import run_judge
 from bpals.probing import run_probe
 from bpals.shard import Shard
 from bpals.workspace import Workspace

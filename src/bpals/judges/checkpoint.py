@@ -35,7 +35,7 @@ from bpals.types import Film, JudgeCard, Question, Reply, Trained
 VERSION = "1"
 SHA256 = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 MANY = 32
-"""Films at once on a GPU; on a CPU more than one gains less than a tenth."""
+"""Films at once on a GPU; on a CPU more than one gains about a tenth at most."""
 
 Floats = npt.NDArray[np.float32]
 

@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from section import Section
+
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 OPENING = "<!-- printed by benchmarks/audit_cost.py -->"
@@ -191,13 +193,6 @@ def scaling_lines(scaling: Sequence[dict[str, float]]) -> list[str]:
     return lines
 
 
-def write(printed: str) -> None:
-    """Put the result into the documents."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(OPENING)
-    after = rest.partition(CLOSING)[2]
-    PAGE.write_text(f"{before}{OPENING}\n\n{printed}\n\n{CLOSING}{after}", encoding="utf-8")
-
-
 def machine(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Name what the figures may depend on."""
     model = platform.processor() or platform.machine()
@@ -246,7 +241,7 @@ def main() -> int:
     printed = page(result)
     print(printed)
     if given.write:
-        write(printed)
+        Section(PAGE, OPENING, CLOSING).write(printed)
     return 0 if result.good else 1
 
 

@@ -32,6 +32,7 @@ from bpals.signal.learn import Reviewed
 from bpals.signal.pairs import logit, sigmoid
 from bpals.signal.refit import shifts
 from bpals.workspace import Workspace
+from section import Section
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -157,8 +158,7 @@ def main() -> int:
     print("held" if held else "NOT HELD")
     if given.write:
         opening, closing = "<!-- printed by benchmarks/calibration_shift.py --write -->", "<!-- end of calibration -->"
-        before, rest = PAGE.read_text(encoding="utf-8").split(opening)
-        PAGE.write_text(f"{before}{opening}\n\n{told}\n\n{closing}{rest.split(closing)[1]}", encoding="utf-8")
+        Section(PAGE, opening, closing).write(told)
     return 0 if held else 1
 
 

@@ -29,6 +29,7 @@ from bpals.findings import NIH
 from bpals.judges.checkpoint import CheckpointJudge, open_checkpoint
 from bpals.judges.torchvisionops import import_torchvision
 from bpals.types import Film
+from section import Section
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "checkpoints.md"
 EXPORT = Path(__file__).resolve().parent.parent / "examples" / "checkpoint_to_onnx.py"
@@ -116,9 +117,7 @@ def main() -> None:
         print(line, flush=True)
         printed.append(line)
     if given.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(OPENING)
-        after = rest.partition(CLOSING)[2]
-        PAGE.write_text("\n".join([f"{before}{OPENING}", "", *printed, "", f"{CLOSING}{after}"]), encoding="utf-8")
+        Section(PAGE, OPENING, CLOSING).write("\n".join(printed))
 
 
 if __name__ == "__main__":

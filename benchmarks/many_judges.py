@@ -30,6 +30,7 @@ from bpals.score.metrics import Curve, Reliability
 from bpals.score.opinions import about
 from bpals.score.resamples import Resamples, Resampling, interval
 from bpals.scoring import audited_tables, scorecard
+from section import Section
 
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
@@ -201,9 +202,7 @@ def _ours(rows: list[Row], finding: str) -> float:
 
 def _write(text: str) -> None:
     opening, closing = "<!-- printed by benchmarks/many_judges.py --write -->", "<!-- end of many judges -->"
-    page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(opening)
-    PAGE.write_text(f"{before}{opening}\n\n{text}\n\n{closing}{rest.split(closing)[1]}", encoding="utf-8")
+    Section(PAGE, opening, closing).write(text)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from bpals.score.resamples import Resamples, Resampling, interval
 from bpals.score.scorecard import suspicions
 from bpals.signal.trust import Signal
 from bpals.workspace import Workspace
+from section import Section
 
 Floats = NDArray[np.float64]
 
@@ -196,9 +197,7 @@ def main() -> int:
     text = "\n\n".join(f"**{title}**\n\n{body}" for title, body in tables.items())
     print(text)
     if given.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, rest = page.split(OPENING)
-        PAGE.write_text(f"{before}{OPENING}\n\n{text}\n\n{CLOSING}{rest.split(CLOSING)[1]}", encoding="utf-8")
+        Section(PAGE, OPENING, CLOSING).write(text)
     for line in broken:
         print(f"NOT HELD: {line}")
     return 1 if broken else 0

@@ -34,6 +34,7 @@ from bpals.signal.value import Worth, values
 from bpals.testing.reads import made_up_reads
 from bpals.types import SAYS
 from bpals.workspace import Workspace
+from section import Section
 
 Floats = NDArray[np.float64]
 
@@ -161,13 +162,7 @@ def show(pairs: pl.DataFrame, orders: Mapping[str, Floats], said: argparse.Names
 
 def write_page(tables: Mapping[str, list[Row]], draws: int) -> None:
     """Put a short table between the markers of the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(OPENING)
-    _, found, after = rest.partition(CLOSING)
-    if not found:
-        raise SystemExit(f"{PAGE} lacks the lines {OPENING!r} and {CLOSING!r}")
-    lines = [before + OPENING, "", *page_lines(tables, draws), "", CLOSING + after]
-    PAGE.write_text("\n".join(lines), encoding="utf-8")
+    Section(PAGE, OPENING, CLOSING).write("\n".join(page_lines(tables, draws)))
     print(f"table in {PAGE}")
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import audit_cost
+from section import Section
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
@@ -197,13 +198,6 @@ def scaling_lines(scaling: Sequence[dict[str, float]]) -> list[str]:
     return lines
 
 
-def write(printed: str) -> None:
-    """Put the result into the documents."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(OPENING)
-    after = rest.partition(CLOSING)[2]
-    PAGE.write_text(f"{before}{OPENING}\n\n{printed}\n\n{CLOSING}{after}", encoding="utf-8")
-
-
 def machine(*, alone: bool) -> dict[str, str]:
     """Name what the figures may depend on."""
     packages = ("bpals", *PACKAGES, *(() if alone else (PEER, "pandas")))
@@ -231,7 +225,7 @@ def main() -> int:
     if given.json:
         given.json.write_text(result.as_json())
     if given.write:
-        write(printed)
+        Section(PAGE, OPENING, CLOSING).write(printed)
     return 0 if result.good else 1
 
 

@@ -35,6 +35,7 @@ from bpals.signal.trust import estimate
 from bpals.sources import nih
 from bpals.types import Dataset
 from bpals.workspace import Workspace
+from section import Section
 
 Floats = NDArray[np.float64]
 
@@ -162,9 +163,7 @@ def main() -> int:
         text, broken = study(ground(given.data, given.workspace or Path(folder) / "audit"))
     print(text)
     if given.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, rest = page.split(OPENING)
-        PAGE.write_text(f"{before}{OPENING}\n\n{text}\n\n{CLOSING}{rest.split(CLOSING)[1]}", encoding="utf-8")
+        Section(PAGE, OPENING, CLOSING).write(text)
     for line in broken:
         print(f"NOT HELD: {line}")
     return 1 if broken else 0

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 from bpals.films.carried import Carried
 from bpals.films.crew import Crew
 from bpals.films.looking import Look, Looking, Seen
-from bpals.films.passage import Passage
+from bpals.films.passage import Passage, same_films
 from bpals.films.shelf import Shelf
 from bpals.judges.engine import Engine, Hire, Results
 from bpals.types import Notice, Refusal
@@ -114,11 +114,7 @@ class Away(Generic[W]):
     @property
     def notices(self) -> tuple[Notice, ...]:
         """Say what is odd about the films that were read so far, taken together."""
-        if not self._same:
-            return ()
-        first, second = self._same[0]
-        words = f"{len(self._same):,} films have the same bytes as another, first {second} as {first}: both are judged"
-        return (Notice(code="same_film", count=len(self._same), message=words),)
+        return same_films(self._same)
 
     def _blocks(self, blocks: Sequence[tuple[str, ...]]) -> Iterator[Block]:
         """Give blocks one by one, read only when they are wanted."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+
+from bpals.errors import LockHeld, WorkspaceError
 
 
 def sha256(content: bytes) -> str:
@@ -50,3 +54,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def only_one_in(folder: Path, busy: str) -> Iterator[None]:
+    """Make a folder where there is none, and be the only one who writes into it; `busy` is what a second is told."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise WorkspaceError(
+            f"{folder} cannot be written: {error.strerror}. Name another with --workspace DIR"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LockHeld(f"{busy}. Wait for it, or name another with --workspace DIR") from None
+        yield

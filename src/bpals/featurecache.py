@@ -12,7 +12,6 @@ that was seen counts; of two that were seen, any: the same backbone sees the sam
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import re
 import time
@@ -24,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.durable import parquet, sha256, sync_folder, write_durably
-from bpals.errors import JudgeError, LockHeld, WorkspaceError
+from bpals.durable import only_one_in, parquet, sha256, sync_folder, write_durably
+from bpals.errors import JudgeError, WorkspaceError
 from bpals.types import Refusal
 
 FOLDER = "features"
@@ -131,20 +130,7 @@ class FeatureCache:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Writer]:
         """Open the cache for new films; what was put is sealed at the end, however it ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise WorkspaceError(
-                f"{self.path} cannot be written: {error.strerror}. Name another with --workspace DIR"
-            ) from None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise LockHeld(
-                    f"another run is looking at films for {self.path}. Wait for it, or name another: --workspace DIR"
-                ) from None
+        with only_one_in(self.path, f"another run is looking at films for {self.path}"):
             for part in self.path.glob(".*.part"):
                 part.unlink()
             writer = Writer(self)

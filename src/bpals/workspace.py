@@ -28,7 +28,7 @@ from typing import Any
 
 import polars as pl
 
-from bpals.durable import named, names_files, parquet, sha256, sync_folder, write_durably
+from bpals.durable import named, names_files, only_one_in, parquet, sha256, sync_folder, write_durably
 from bpals.errors import WorkspaceError
 from bpals.sealedjudge import FILMS, FORMAT, SealedJudge, judge_names, open_judge, seal_judge, unsealed
 
@@ -137,20 +137,7 @@ class Workspace:
             raise WorkspaceError(
                 f"{self.path} holds {', '.join(strangers)} that no audit made. Name another folder with --workspace DIR"
             )
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise WorkspaceError(
-                f"{self.path} cannot be written: {error.strerror}. Name another with --workspace DIR"
-            ) from None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise WorkspaceError(
-                    f"another audit is writing to {self.path}. Wait for it, or name another with --workspace DIR"
-                ) from None
+        with only_one_in(self.path, f"another audit is writing to {self.path}"):
             self._finish()
             self._sweep()
             staging = Staging(workspace=self, path=self.path / f".staging-{os.getpid()}", names=[])

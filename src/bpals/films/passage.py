@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -106,11 +106,7 @@ class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
     @property
     def notices(self) -> tuple[Notice, ...]:
         """Say what is odd about the films that were read so far, taken together."""
-        if not self._same:
-            return ()
-        first, second = self._same[0]
-        words = f"{len(self._same):,} films have the same bytes as another, first {second} as {first}: both are judged"
-        return (Notice(code="same_film", count=len(self._same), message=words),)
+        return same_films(self._same)
 
     @property
     def pids(self) -> list[int]:
@@ -187,3 +183,12 @@ class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
 
     def __del__(self) -> None:
         self.close()
+
+
+def same_films(pairs: Sequence[tuple[str, str]]) -> tuple[Notice, ...]:
+    """Say how many films are others under another name, if any are."""
+    if not pairs:
+        return ()
+    first, second = pairs[0]
+    words = f"{len(pairs):,} films have the same bytes as another, first {second} as {first}: both are judged"
+    return (Notice(code="same_film", count=len(pairs), message=words),)

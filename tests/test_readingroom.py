@@ -114,6 +114,24 @@ def test_accounts_turn_the_link_into_a_login(opening):
         accounts.make("anna", "admin", password=PASSWORD, by="test")
     with open_room(opening) as room:
         assert room.entrance.endswith("/login")
+        assert [notice.code for notice in room.notices if notice.code == "no_password"] == []
+
+
+def test_who_read_alone_is_told_how_to_get_in_once_somebody_has_a_password(opening):
+    """No link is printed any more, so the account that came by one is named, with the command that lets it in."""
+    with open_room(opening) as room:
+        read(enter(room), 0)
+    with office(opening.workspace) as accounts:
+        accounts.make("anna", "reader", password=PASSWORD, by="test")
+    with open_room(opening) as room:
+        told = next(notice.message for notice in room.notices if notice.code == "no_password")
+        assert told.startswith("reader has no password yet")
+        assert told.endswith(f"Type: bpals review account password reader --workspace {opening.workspace}")
+        with office(opening.workspace) as accounts:
+            accounts.set_password(accounts.named("reader"), PASSWORD, by="test")
+        assert room.room.accounts.enter("reader", PASSWORD).name == "reader"
+    with open_room(opening) as room:
+        assert "no_password" not in {notice.code for notice in room.notices}
 
 
 def test_an_account_and_a_file_of_reads_come_in_beside_an_open_room(opening, tmp_path):

@@ -11,7 +11,10 @@ import sealedrecord
 
 from bpals.findings import Vocabulary
 from bpals.ledger import Ledger
+from bpals.ledger.reviewschema import ACCOUNT
 from bpals.ownreads import reads_of
+from bpals.review.desk.account import Account
+from bpals.review.desk.answer import Answer
 from bpals.review.desk.desk import Desk
 from bpals.review.formats import coco
 from bpals.review.formats.exchange import Films
@@ -21,6 +24,7 @@ from bpals.score import references
 from bpals.workspace import LEDGER
 
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
+WHO = (ACCOUNT.c.account_id, ACCOUNT.c.name)
 PRESENT = {"ann": ("Effusion", "Pneumothorax"), "ben": ("Pneumothorax",)}
 
 
@@ -50,6 +54,23 @@ def home(empty, tmp_path_factory):
         said = {"Effusion": ("absent", "adjudicator")}
         words = {"pinned": shown.pinned, "key": atthedesk.fresh_key(), "note": "=a skin fold"}
         desk.adjudicate(judge, shown.case_id, verdicts=said, **words)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def amended(home, settled, tmp_path_factory):
+    """The same study, after one reader amended the film that was settled."""
+    folder = shutil.copytree(home, tmp_path_factory.mktemp("truth") / "audit")
+    reading = load_reviews(folder).filter(image_id=settled, reader="ann")["reading_id"][0]
+    with Ledger.open(folder / LEDGER) as ledger, ledger.lock("test"):
+        desk = Desk.open(ledger, atthedesk.make_study(name="pilot", findings=FINDINGS, adjudication="adjudicator"))
+        ann = next(
+            Account(account_id=row.account_id, name=row.name)
+            for row in atthedesk.rows(ledger, ACCOUNT, *WHO)
+            if row.name == "ann"
+        )
+        words = {"version": desk.reading(ann, reading).version, "key": atthedesk.fresh_key()}
+        desk.amend(ann, reading, **words, answer=Answer(), reason="=slipped a line")
     return folder
 
 
@@ -99,12 +120,57 @@ def test_a_read_from_a_file_has_what_a_study_came_to_about_its_pair(home, settle
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_tables_carry_it(home, settled, tmp_path, form):
-    """Six columns; a note that a spreadsheet would run is quoted as any other."""
+    """Seven columns; a note that a spreadsheet would run is quoted as any other."""
     export_reviews(home, tmp_path / f"out.{form}")
     table = pl.read_csv(tmp_path / "out.csv") if form == "csv" else pl.read_parquet(tmp_path / "out.parquet")
     row = table.filter(image_id=settled, finding="Effusion", reader="ann").row(0, named=True)
     note = "'=a skin fold" if form == "csv" else "=a skin fold"
-    assert [row[name] for name in TRUTH.names() if name != "truth_at"] == ["absent", "adjudicator", 0, "cay", note]
+    assert [row[name] for name in TRUTH.names() if name != "truth_at"] == ["absent", "adjudicator", 0, "cay", note, 0]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_tables_say_why_a_read_was_amended_and_what_was_settled_before(amended, settled, tmp_path, form):
+    """The rows of the amendment have its reason and no other row has one; only the adjudicated pair is marked."""
+    export_reviews(amended, tmp_path / f"out.{form}")
+    table = pl.read_csv(tmp_path / "out.csv") if form == "csv" else pl.read_parquet(tmp_path / "out.parquet")
+    reason = "'=slipped a line" if form == "csv" else "=slipped a line"
+    told = table.filter(phase="amended")
+    assert told.select("image_id", "reader", "reason").rows() == [(settled, "ann", reason)] * 3
+    assert table.filter(pl.col("phase") != "amended")["reason"].is_null().all()
+    since = table.filter(amended_since=1)
+    assert since.select("image_id", "finding", "truth").unique().rows() == [(settled, "Effusion", "absent")]
+    assert since["phase"].to_list() == ["blind", "blind", "amended"]
+
+
+def test_label_studio_and_fiftyone_say_it_too(amended, settled, tmp_path):
+    """The reason under `meta` of each choice of the amendment, and as an attribute of each classification."""
+    export_reviews(amended, tmp_path / "tasks.json", format="label-studio")
+    task = next(each for each in json.loads((tmp_path / "tasks.json").read_bytes()) if each["data"]["image"] == settled)
+    *reads, truth = task["annotations"]
+    reasons = [{each["meta"]["bpals"]["reason"] for each in annotation["result"]} for annotation in reads]
+    assert reasons == [{None}, {None}, {"=slipped a line"}]
+    since = {each["from_name"]: each["meta"]["bpals_truth"]["amended_since"] for each in truth["result"]}
+    assert since == {"Cardiomegaly": 0, "Effusion": 1}
+    export_reviews(amended, tmp_path / "samples.json", format="fiftyone")
+    samples = json.loads((tmp_path / "samples.json").read_bytes())["samples"]
+    sample = next(each for each in samples if each["filepath"] == settled)
+    said = sample["absent"]["classifications"]
+    assert {each["reason"] for each in said if each["phase"] == "amended"} == {"=slipped a line"}
+    assert {each["reason"] for each in said if each["phase"] == "blind"} == {None}
+    since = {each["label"]: each["amended_since"] for each in sample["consensus_absent"]["classifications"]}
+    assert since == {"Cardiomegaly": 0, "Effusion": 1}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "label-studio", "fiftyone"])
+def test_a_reason_does_not_come_back(amended, empty, tmp_path, form):
+    """It is the log's of the ledger in which the reader amended; the read that it explains comes back."""
+    export_reviews(amended, tmp_path / "out", format=form)
+    other = shutil.copytree(empty, tmp_path / "other")
+    import_reviews(other, tmp_path / "out")
+    back = load_reviews(other)
+    assert back.filter(phase="amended").height == 3
+    assert back["reason"].is_null().all()
+    assert back["amended_since"].is_null().all()
 
 
 def test_label_studio_has_it_as_ground_truth(home, settled, tmp_path):

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
 import shape
-from bpals.errors import WorkspaceError
-from bpals.workspace import FORMAT, Workspace, sha256
+from bpals.errors import UsageError, WorkspaceError
+from bpals.reviewfiles import load_reviews
+from bpals.workspace import FORMAT, LEDGER, Workspace, sha256
 
 NAMES = ("claims.parquet", "judgments/record.parquet", "signal.parquet")
 
@@ -75,6 +77,26 @@ def test_an_empty_folder_holds_no_audit(tmp_path):
     assert Workspace(tmp_path / "nowhere").files() == set()
     with pytest.raises(WorkspaceError, match="holds no audit"):
         _ = Workspace(tmp_path).run
+
+
+def test_who_has_only_the_demo_is_sent_to_the_demo(tmp_path, monkeypatch):
+    """A command that names no folder looks into `audit`; where only `demo` was read, the message names that."""
+    monkeypatch.chdir(tmp_path)
+    Path("demo").mkdir()
+    Path("demo", "run.json").touch()
+    with pytest.raises(WorkspaceError, match=r"no run.json. Type: bpals audit --workspace audit$"):
+        _ = Workspace("audit").run
+    Path("demo", LEDGER).touch()
+    with pytest.raises(WorkspaceError, match=r"--workspace demo for the demo that is here, or: bpals audit --work"):
+        _ = Workspace("audit").run
+    with pytest.raises(WorkspaceError, match=r"no run.json. Type: bpals audit --workspace other$"):
+        _ = Workspace("other").run
+    with pytest.raises(UsageError, match=r"audit holds no review yet. Type the same with --workspace demo"):
+        load_reviews()
+    Path("audit").mkdir()
+    Path("audit", "run.json").touch()
+    with pytest.raises(UsageError, match=r"audit holds no review yet. Type: bpals review serve"):
+        load_reviews()
 
 
 def test_a_set_without_its_run_record_is_half_written(workspace):

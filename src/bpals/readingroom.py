@@ -13,6 +13,7 @@ import contextlib
 import errno
 import gc
 import os
+import shlex
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -62,6 +63,7 @@ KEPT_SAFE = "room.secret"
 """The file of the installation's secret, mode 0600, in the workspace."""
 ALONE = "reader"
 """The account of whoever opens a room on his own machine without having made one."""
+LOGIN = "/login"
 
 Say = Callable[[str], None]
 
@@ -135,13 +137,15 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
             after_lock=learner.tell,
             oidc=provider,
         )
+        entrance = _entrance(room, opening.binding)
+        notices = (*shelf.notices, *films.notices, *_renewed(home, renewed), *_single_writer(ledger))
         yield OpenRoom(
             app=create_app(room),
             room=room,
             binding=opening.binding,
-            entrance=_entrance(room, opening.binding),
+            entrance=entrance,
             cases=desk.counts().cases,
-            notices=(*shelf.notices, *films.notices, *_renewed(home, renewed), *_single_writer(ledger)),
+            notices=(*notices, *(_shut_out(home, accounts) if entrance.endswith(LOGIN) else [])),
         )
 
 
@@ -288,6 +292,17 @@ def _renewed(home: Workspace, why: str) -> list[Notice]:
     return [Notice(code="secret_renewed", count=1, message=message)]
 
 
+def _shut_out(home: Workspace, accounts: Accounts) -> list[Notice]:
+    """Name who may enter and cannot log in: who read alone came by a printed link, and now none is printed."""
+    names = [card.account.name for card in accounts.cards() if not (card.disabled or card.password or card.subject)]
+    if not names:
+        return []
+    typed = f"bpals review account password {shlex.quote(names[0])} --workspace {shlex.quote(str(home.path))}"
+    whose = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no password yet"
+    message = f"{whose}, and a link is printed only while nobody has one. Type: {typed}"
+    return [Notice(code="no_password", count=len(names), message=message)]
+
+
 def _single_writer(ledger: Ledger) -> list[Notice]:
     """Say what to mind with an SQLite whose log may be damaged by a second writer."""
     warning = old_sqlite(sqlite3.sqlite_version_info) if ledger.dialect == "sqlite" else None
@@ -309,7 +324,7 @@ def _entrance(room: Room, binding: Binding) -> str:
     """Say where to enter; who has no account with a password, on his own machine, gets a link that works once."""
     cards = [card for card in room.accounts.cards() if not card.disabled]
     if any(card.password or card.subject for card in cards) or not is_loopback(binding.host):
-        return f"{binding.origin}/login"
+        return f"{binding.origin}{LOGIN}"
     account = cards[0].account if cards else room.accounts.make(ALONE, "admin")
     return f"{binding.origin}/enter#{room.accounts.make_link(account, by=ALONE)}"
 

@@ -58,7 +58,7 @@ SIZED = {"label-studio", "fiftyone", "coco"}
 """Formats that say how large a film is."""
 ENDINGS = {".csv": "csv", ".parquet": "parquet"}
 IMPORT = "import reviews"
-NONE_YET = "{} holds no review yet. Type: bpals review serve, or: bpals review import FILE"
+NONE_YET = "Type: bpals review serve, or: bpals review import FILE"
 WORDS = TableWords(error=TruthError, where=" after bpals review import")
 
 Progress = Callable[[str, float], None]
@@ -116,7 +116,7 @@ def export_reviews(
     with _ledger(home, ledger) as book, book.reading() as connection:
         table = all_reviews(connection)
     if table.is_empty():
-        raise UsageError(NONE_YET.format(home.path))
+        raise _none_yet(home)
     progress("looking at the films", 0.3)
     films = _films(home, table, chosen, images)
     progress(f"writing {target.name}", 0.7)
@@ -184,8 +184,12 @@ ACTS: Mapping[str, Work] = {IMPORT: _import}
 def _ledger(home: Workspace, given: str | None) -> Ledger:
     """Open the ledger of a workspace to read it; one that is not there is not made."""
     if not is_there(ledger_of(home, given)):
-        raise UsageError(NONE_YET.format(home.path))
+        raise _none_yet(home)
     return open_ledger(home, given, readonly=True)
+
+
+def _none_yet(home: Workspace) -> UsageError:
+    return UsageError(f"{home.path} holds no review yet. {home.or_the_demo(NONE_YET)}")
 
 
 def _format_of(target: Path, given: str | None) -> str:

@@ -38,6 +38,8 @@ REMEMBERED = "remembered.json"
 LEDGER = "ledger.sqlite"
 """What asked judges and readers said, unless the workspace was given an address for it."""
 AGAIN = "Type: bpals audit --workspace {}"
+USUAL, DEMO = Path("audit"), Path("demo")
+"""The folder of a command that names none, and that of the demo."""
 
 
 class Workspace:
@@ -60,7 +62,7 @@ class Workspace:
         except FileNotFoundError:
             begun = (self.path / ".lock").exists() or bool(self._strangers())
             state = "is half-written" if begun else "holds no audit"
-            raise WorkspaceError(f"{self.path} {state}: there is no {RUN}. {again}") from None
+            raise WorkspaceError(f"{self.path} {state}: there is no {RUN}. {self.or_the_demo(again)}") from None
         except OSError as error:
             raise WorkspaceError(f"{self.path / RUN} cannot be read: {error.strerror}. {again}") from None
         try:
@@ -76,6 +78,15 @@ class Workspace:
         if not names_files(run):
             raise WorkspaceError(f"{self.path / RUN} does not name its files: it is damaged. {again}")
         return dict(run)
+
+    def or_the_demo(self, otherwise: str) -> str:
+        """Say what to type next: who has no audit here, and a demo that was read beside it, most likely means that."""
+        read = all((DEMO / name).exists() for name in (RUN, LEDGER))
+        if self.path != USUAL or (self.path / RUN).exists() or not read:
+            return otherwise
+        return (
+            f"Type the same with --workspace {DEMO} for the demo that is here, or: {otherwise.removeprefix('Type: ')}"
+        )
 
     def files(self) -> set[str]:
         """Name the files of the audit that is here, whole or not; none if there is no readable `run.json`."""

@@ -215,7 +215,7 @@ def test_members_of_a_group_are_dashes_and_the_group_has_a_line(capsys):
     )
     groups = pl.DataFrame([("Nodule or mass", "present", 0.1, "likely_mislabelled")], schema, orient="row")
     record = {
-        "source": {"title": "Made up"}, "images": 2, "refit": None, "reviews": None, "certificates": [],
+        "source": {"title": "Made up"}, "images": 2, "refit": None, "reviews": None, "certificates": [], "films": None,
         "calibration": {"members": {"Mass": "Nodule or mass"}},
     }  # fmt: skip
     _tell(Run(workspace=Path("here"), signal=signal, groups=groups, record=record))

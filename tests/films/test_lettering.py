@@ -1,6 +1,7 @@
 """Words on films: markers are told from other text, and only markers leave a worker."""
 
 import importlib.util
+import sys
 
 import numpy as np
 import phantomfilms
@@ -56,9 +57,9 @@ def test_only_known_markers_are_taken_from_a_worker():
     assert work.unpack(*work.pack(lettered)) == lettered
 
 
-@pytest.mark.skipif(HAS_OCR, reason="rapidocr-onnxruntime is installed")
-def test_without_an_ocr_the_line_to_type_is_said(tmp_path):
+def test_without_an_ocr_the_line_to_type_is_said(tmp_path, monkeypatch):
     """Before any worker is started."""
+    monkeypatch.setitem(sys.modules, "rapidocr_onnxruntime", None)
     (tmp_path / "a.png").write_bytes(phantomfilms.written(phantomfilms.phantom(0)))
     shelf = open_shelf(tmp_path)
     with pytest.raises(MissingExtra, match=r"bpals\[ocr\]"):

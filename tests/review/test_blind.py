@@ -53,7 +53,7 @@ def test_s20_nothing_that_a_blind_reader_gets_says_anything(room):
         got += [reply, anna.get(address), anna.act("draft", reading, answer={"verdicts": {"Mass": "absent"}})]
         for ahead in [reading, *handed["ahead"]]:
             got += [anna.get(f"/api/readings/{ahead['reading_id']}/films/{n}") for n in (0, 1, 2)]
-            got += [anna.get(f"/api/readings/{ahead['reading_id']}/reveal")]
+            got += [anna.post(f"/api/readings/{ahead['reading_id']}/reveal")]
         got += [anna.get("/api/progress"), anna.post("/api/rounds/next"), anna.post("/api/adjudication/next")]
         got += [anna.act("skip", anna.get(address).json())]
     named = [*room.shelf.contents, "film-0", "patient-0", "berta"]
@@ -94,8 +94,8 @@ def test_s21_before_the_lock_nothing_is_revealed(room):
     """S21: whatever is tried; the signal is not even looked up."""
     anna = room.browser("anna")
     reading = anna.next()["reading"]
-    reply = anna.get(f"/api/readings/{reading['reading_id']}/reveal")
-    assert (reply.status_code, reply.json()["error"]["code"]) == (403, "not_now")
+    reply = anna.post(f"/api/readings/{reading['reading_id']}/reveal")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (409, "not_now")
     for act, more in (
         ("second", {"answer": {}, "spent": webroom.SPENT}),
         ("amend", {"answer": {}, "reason": "to see it"}),
@@ -140,22 +140,45 @@ def test_s21_what_is_written_after_the_reveal_is_a_second_read(room):
 
 
 def test_s21_a_reload_after_the_lock_reveals_the_same_again(room):
-    """S21: and a signal that was learned meanwhile is noted before it is shown; GET shows nothing newer."""
+    """S21: and a signal that was learned meanwhile is noted before it is shown, and called changed once."""
     anna = room.browser("anna")
     reading = anna.next()["reading"]
     locked = anna.lock(reading).json()
     address = f"/api/readings/{reading['reading_id']}/reveal"
-    assert anna.get(address).json() == locked["reveal"] == anna.next()["reveal"]
+    assert anna.post(address).json() == locked["reveal"] == anna.next()["reveal"]
+    assert locked["reveal"]["changed"] is False
     room.shelf.version = "sha256:learned-anew"
-    assert anna.get(address).status_code == 403
-    assert anna.next()["reveal"]["version"] == "sha256:learned-anew"
-    assert anna.get(address).json()["version"] == "sha256:learned-anew"
+    shown = [anna.next()["reveal"], anna.post(address).json()]
+    assert [each["version"] for each in shown] == ["sha256:learned-anew"] * 2
+    assert [each["changed"] for each in shown] == [True, False]
     seen = room.ledger.look(
         lambda connection: connection.execute(
             select(ENTRY.c.detail).where(ENTRY.c.reading_id == reading["reading_id"], ENTRY.c.action == "revealed")
         ).scalars().all()
     )  # fmt: skip
     assert [json.loads(detail)["signal"] for detail in seen] == [webroom.VERSION, "sha256:learned-anew"]
+
+
+def test_s21_an_amendment_after_a_new_signal_says_which_one_was_seen(room):
+    """S21: a finished case shows what is known now beside the stored reads; the amendment names that version."""
+    anna = room.browser("anna")
+    reading = anna.next()["reading"]
+    locked = anna.lock(reading, answer={"verdicts": {"Mass": "absent"}}).json()["reading"]
+    anna.act("second", locked, answer={"verdicts": {"Mass": "present"}}, spent=webroom.SPENT)
+    room.shelf.version = "sha256:learned-anew"
+    address = f"/api/readings/{reading['reading_id']}"
+    shown = anna.post(f"{address}/reveal").json()
+    assert (shown["version"], shown["changed"]) == ("sha256:learned-anew", True)
+    assert (shown["read"]["verdicts"]["Mass"], shown["read"]["second"]["Mass"]) == ("absent", "present")
+    back = anna.get(address).json()
+    assert anna.act("amend", back, answer={"verdicts": {"Mass": "uncertain"}}, reason="a slip").status_code == 200
+    mass = (REVIEW.c.reading_id == reading["reading_id"]) & (REVIEW.c.finding == "Mass")
+    rows = room.ledger.look(
+        lambda connection: connection.execute(select(REVIEW.c.phase, REVIEW.c.signal).where(mass)).all()
+    )
+    assert dict(map(tuple, rows)) == {
+        "blind": None, "second": webroom.VERSION, "amended": "sha256:learned-anew",
+    }  # fmt: skip
 
 
 def test_a_study_without_reveal_reveals_nothing(tmp_path):
@@ -165,7 +188,7 @@ def test_a_study_without_reveal_reveals_nothing(tmp_path):
         reading = anna.next()["reading"]
         locked = anna.lock(reading)
         assert locked.json()["reveal"] is None
-        assert anna.get(f"/api/readings/{reading['reading_id']}/reveal").status_code == 403
+        assert anna.post(f"/api/readings/{reading['reading_id']}/reveal").status_code == 409
         assert opened.shelf.reveals == []
 
 

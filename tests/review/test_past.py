@@ -41,6 +41,22 @@ def test_an_amended_reading_says_so(open_desk):
     desk.amend(anna, view.reading_id, version=version, key=fresh_key(), answer=said, reason="the wrong key")
     (listed,) = desk.last_readings(anna)
     assert (listed.amended, listed.marked) == (True, {"Nodule": "present"})
+    assert (listed.blind["Mass"], listed.blind["Nodule"], listed.second) == ("present", "absent", None)
+
+
+def test_blind_and_second_read_are_told_apart(open_desk):
+    """What the second one changed does not change what is told of the blind one."""
+    desk, anna = open_desk("anna", cases=3, reveal=True)
+    view = desk.next(anna).current
+    locked = lock(desk, anna, view, says("Mass"))
+    assert desk.blind_read(anna, view.reading_id).second is None
+    about = {"version": locked.version, "key": fresh_key(), "spent": SPENT, "signal": atthedesk.SIGNAL}
+    desk.second(anna, view.reading_id, answer=says("Nodule"), **about)
+    (listed,) = desk.last_readings(anna)
+    stored = desk.blind_read(anna, view.reading_id)
+    for blind, second in ((listed.blind, listed.second), (stored.verdicts, stored.second)):
+        assert (blind["Mass"], blind["Nodule"]) == ("present", "absent")
+        assert (second["Mass"], second["Nodule"]) == ("absent", "present")
 
 
 def test_no_reading_is_listed_that_may_be_the_film_on_the_screen(open_desk):

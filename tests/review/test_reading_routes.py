@@ -140,7 +140,7 @@ def test_a_readers_own_last_readings_are_listed_and_nothing_else(room):
     assert anna.act("amend", back, answer={"verdicts": {"Nodule": "uncertain"}}, reason="a slip").status_code == 200
     reply = anna.get("/api/readings")
     listed = reply.json()["readings"]
-    assert set(listed[0]) == {"reading_id", "case_no", "locked", "marked", "quality", "amended"}
+    assert set(listed[0]) == {"reading_id", "case_no", "locked", "marked", "quality", "amended", "blind", "second"}
     assert [(each["reading_id"], each["case_no"]) for each in listed] == [
         (second["reading_id"], 2),
         (first["reading_id"], 1),
@@ -158,7 +158,7 @@ def test_the_reveal_brings_what_is_stored_of_the_blind_read(room):
     anna = room.browser("anna")
     locked = anna.lock(anna.next()["reading"], answer={"verdicts": {"Mass": "present"}, "quality": "limited"}).json()
     read = {"verdicts": {"Mass": "present", "Nodule": "absent", "Pneumothorax": "absent"}}
-    read |= {"quality": "limited", "devices": None}
+    read |= {"quality": "limited", "devices": None, "second": None}
     assert locked["reveal"]["read"] == read
     anna.act("draft", locked["reading"], answer={"verdicts": {"Mass": "absent"}, "quality": "good"})
     assert anna.next()["reveal"]["read"] == read

@@ -166,6 +166,15 @@ def test_one_sees_ones_own_sessions(sessions, accounts, anna, ledger):
     assert sessions.find(second) == anna
 
 
+def test_a_session_says_when_it_ends_at_the_latest(sessions, anna, ledger):
+    """As long as one may stay at all, and not as long as one may be idle, which every request begins anew."""
+    token = sessions.begin(anna.account_id)
+    earlier(ledger, IDLE_S / 2)
+    assert sessions.find(token) == anna
+    (visit,) = sessions.visits(anna.account_id, token)
+    assert visit.ends - visit.began == pytest.approx(STAY_S)
+
+
 def test_t01_this_machines_clock_ends_no_session(sessions, anna):
     """T01: sessions go by the database's clock; where the process thinks it is next year, nobody is thrown out."""
     token = sessions.begin(anna.account_id)

@@ -61,7 +61,7 @@ def signal(rows, findings, method):
         if says:
             trust = None if p is None or says == "uncertain" else p if says == "present" else 1 - p
             how = own[0] if own else method
-            lines.append((image, finding, says, p, trust, None, None, None, 1, "trusted", [], 1, "unknown", how))
+            lines.append((image, finding, says, p, trust, None, None, None, 1, "trusted", [], 1, "unknown", None, how))
     return pl.DataFrame(lines, signal_schema(findings), orient="row")
 
 

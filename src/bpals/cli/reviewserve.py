@@ -16,8 +16,8 @@ import typer
 from bpals.cli.progress import bar
 from bpals.demo import make_demo
 from bpals.errors import MissingExtra
+from bpals.workspace import DEMO
 
-DEMO = Path("demo")
 PACKAGES = ("fastapi", "uvicorn", "argon2", "pyotp", "joserfc", "httpx")
 FOUND = 1
 """The exit code where a log was changed."""

@@ -12,6 +12,10 @@ SLOW_CLOCK = """longest => void (setTimeout = ((later) => (work, after, ...more)
 """From now on longer timers of the page take a thousand times as long: what still comes does not wait for one."""
 LATE_MS = 2500
 """Timers up to this long say that a reply is late; longer ones give a request up."""
+LOW = {"width": 1280, "height": 757}
+WHOLLY_SEEN = """selector => { const box = document.querySelector(selector).getBoundingClientRect();
+  const front = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+  return box.height > 0 && box.top >= 0 && box.bottom <= innerHeight && front?.matches(selector); }"""
 OFFLINE = ("ERR_INTERNET_DISCONNECTED", "Failed to load resource")
 
 
@@ -133,7 +137,7 @@ def test_u06_the_next_case_is_read_blind_while_a_lock_waits(hall, enter):
         window.wait_for_timeout(650)
         window.keyboard.press("Enter")
         until(window, "words => document.getElementById('case').textContent !== words", number)
-    assert sorted(seconds) == ["1", "2"]
+    assert seconds == ["1", "2"]
     until(window, case(3))
     until(window, state("saved"))
     kept = room.reviews()
@@ -235,10 +239,62 @@ def test_u07_the_rooms_version_can_be_taken_instead(hall, enter):
     until(first, state("saved"))
     second.keyboard.press("e")
     second.wait_for_selector("#conflict[open]")
-    second.keyboard.press("Enter")
+    second.click("#conflict [value=there]")
     until(second, FILM)
     until(second, "document.querySelector('[data-finding=Mass] .sign').textContent.includes('present')")
     assert second.inner_text("[data-finding=Effusion] .sign") == ""
+
+
+def test_u07_keys_of_the_reading_do_not_answer_which_version_counts(hall, enter):
+    """U07: Enter, Space and Escape throw nothing away; both choices are on a low screen, and Tab reaches them."""
+    room = hall(browsing.case_films(2))
+    first = enter(room, viewport=LOW)
+    until(first, FILM)
+    second = enter(room, beside=first, allowed=("409",))
+    until(second, FILM)
+    first.keyboard.press("m")
+    until(first, state("saved"))
+    second.keyboard.press("e")
+    second.wait_for_selector("#conflict[open]")
+    assert second.evaluate("document.activeElement.id") == "conflict-name"
+    for key in ("Enter", "Space", "Escape", "Escape", "Enter"):
+        second.keyboard.press(key)
+        second.wait_for_selector("#conflict[open]")
+    for button in ("#keep-here", "#conflict [value=there]"):
+        assert second.evaluate(WHOLLY_SEEN, button)
+    assert len(room.reviews()) == 0
+    second.keyboard.press("Tab")
+    second.keyboard.press("Enter")
+    until(second, state("saved"))
+    assert "present" in second.inner_text("[data-finding=Effusion] .sign")
+
+
+def test_a_case_that_is_left_with_a_draft_and_comes_again_is_no_conflict(hall, enter):
+    """Skip, mark the next, undo the mark and the skip, read the skipped one: then the next is written as if new."""
+    window = enter(room := hall(browsing.case_films(4)))
+    until(window, FILM)
+    window.keyboard.press("s")
+    until(window, case(2))
+    until(window, FILM)
+    for key in ("u", "z"):
+        window.keyboard.press(key)
+        until(window, state("saved"))
+    window.keyboard.press("z")
+    until(window, case(1))
+    window.keyboard.press("a")
+    window.keyboard.press("Enter")
+    until(window, SECOND)
+    window.wait_for_timeout(650)
+    window.keyboard.press("Enter")
+    until(window, case(2))
+    window.keyboard.press("u")
+    until(window, state("saved"))
+    assert window.is_hidden("#conflict")
+    window.keyboard.press("Enter")
+    until(window, SECOND)
+    found = room.reviews().filter(phase="blind", verdict="present").select("position", "finding").rows()
+    keys = {key: finding for finding, key in browsing.KEYS.items()}
+    assert found == [(0, keys["a"]), (1, keys["u"])]
 
 
 def test_u07_a_session_that_ended_loses_nothing(hall, enter):

@@ -1,5 +1,7 @@
 """A reader's own last readings in a real browser: found after a reload, amended with a reason, nothing of them lost."""
 
+from dataclasses import dataclass, replace
+
 import browsing
 from browsing import until
 
@@ -7,7 +9,19 @@ BLIND = "document.getElementById('sheet').dataset.phase === 'blind' && !document
 SECOND = "document.getElementById('sheet').dataset.phase === 'second'"
 AMEND = "document.getElementById('sheet').dataset.phase === 'amend'"
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
+BOXES = "document.querySelector('.pane.current cxr-canvas').boxes.map(box => box.finding)"
+IN_VIEW = """selector => { const box = document.querySelector(selector).getBoundingClientRect();
+  return box.height > 0 && box.top >= 0 && box.bottom <= innerHeight; }"""
 NOTHING = "!document.getElementById('nothing').hidden"
+
+
+@dataclass
+class Learning(browsing.Films):
+    """Films whose signal is learned anew when a test says so."""
+
+    def reveal(self, image_id):
+        """What is shown after the lock, in its newest version."""
+        return replace(super().reveal(image_id), version=f"sha256:of {self.reason}")
 
 
 def press(window, *keys):
@@ -48,7 +62,7 @@ def test_any_of_the_last_readings_is_amended_also_after_a_reload(hall, enter):
     assert window.inner_text("#case").startswith("Case 1 ")
     press(window, "e")
     window.click("#save")
-    assert "Say why" in window.inner_text("#notice")
+    assert "Say why" in window.inner_text("#why-missing")
     window.fill("#reason", "I took the shadow for a mass")
     window.click("#save")
     until(window, BLIND)
@@ -58,7 +72,7 @@ def test_any_of_the_last_readings_is_amended_also_after_a_reload(hall, enter):
     kept = room.reviews()
     assert kept.filter(phase="amended", finding="Effusion")["verdict"].to_list() == ["present"]
     assert kept.filter(phase="blind", finding="Effusion")["verdict"].sort().to_list() == ["absent", "uncertain"]
-    assert open_past(window)[1] == ("1", "Effusion present, Mass present, amended")
+    assert open_past(window)[1] == ("1", "Blind: Mass present. Amended: Effusion present, Mass present.")
 
 
 def test_an_amendment_after_the_reveal_shows_again_what_was_revealed(hall, enter):
@@ -73,7 +87,9 @@ def test_an_amendment_after_the_reveal_shows_again_what_was_revealed(hall, enter
     window.wait_for_timeout(650)
     press(window, "Enter")
     until(window, NOTHING)
-    assert open_past(window) == [("1", "Mass present")]
+    assert window.inner_text("#sheet").count("Stored of your blind read") == 0
+    assert window.title().startswith("Read ")
+    assert open_past(window) == [("1", "Blind: Mass present. Second: the same.")]
     assert "abel" not in window.inner_text("#past-table")
     window.click("button[aria-label='Amend case 1']")
     until(window, AMEND)
@@ -102,3 +118,56 @@ def test_an_amendment_without_a_connection_is_stored_once(hall, enter):
     window.context.set_offline(False)
     until(window, BLIND)
     assert len(room.reviews().filter(phase="amended")) == 14
+
+
+def finish_with_another_second(window):
+    """Read the only case: a mass with a box, and after the reveal an effusion instead."""
+    until(window, FILM)
+    press(window, "m", "b", "Enter")
+    until(window, f"{BOXES}.length === 1")
+    press(window, "Enter")
+    until(window, SECOND)
+    press(window, "e")
+    window.wait_for_timeout(650)
+    press(window, "Enter")
+    until(window, NOTHING)
+
+
+def test_after_a_new_signal_an_amendment_says_so_and_shows_what_is_known_now(hall, enter):
+    """Blind and second read apart in words, also in the list; the box is on the film before anything is marked."""
+    room = hall(browsing.case_films(1), films=Learning())
+    window = enter(room)
+    finish_with_another_second(window)
+    room.films.reason = "against: learned since"
+    assert open_past(window) == [("1", "Blind: Mass present. Second: Effusion present, Mass present.")]
+    window.click("button[aria-label='Amend case 1']")
+    until(window, AMEND)
+    assert "The signal has changed since you saw it" in window.inner_text("#stored")
+    known = window.inner_text("[data-finding=Effusion] .known")
+    assert known.startswith("Your blind read: absent, your second: present · Label present · trust 6 %")
+    until(window, FILM)
+    until(window, f"{BOXES}.join() === 'Mass'")
+    window.click("#back")
+    until(window, NOTHING)
+    open_past(window)
+    window.click("button[aria-label='Amend case 1']")
+    until(window, AMEND)
+    assert "changed" not in window.inner_text("#stored")
+
+
+def test_an_amendment_is_saved_with_the_keyboard_alone(hall, enter):
+    """The first Enter brings the reason and why it is wanted on a low screen, the next one in the field saves."""
+    room = hall(browsing.case_films(1))
+    window = enter(room, viewport={"width": 1280, "height": 600})
+    finish_with_another_second(window)
+    open_past(window)
+    window.click("button[aria-label='Amend case 1']")
+    until(window, AMEND)
+    press(window, "h", "Enter")
+    assert window.inner_text("#why-missing") == "Say why you amend it."
+    assert window.evaluate(IN_VIEW, "#why-missing")
+    assert window.evaluate(IN_VIEW, "#reason")
+    window.keyboard.type("a slip")
+    press(window, "Enter")
+    until(window, NOTHING)
+    assert room.reviews().filter(phase="amended", finding="Hernia")["verdict"].to_list() == ["present"]

@@ -5,6 +5,9 @@ import pytest
 from browsing import until
 
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
+SLOW_CLOCK = """longest => void (setTimeout = ((later) => (work, after, ...more) =>
+  later(work, after > longest ? 1000 * after : after, ...more))(setTimeout))"""
+"""From now on longer timers of the page take a thousand times as long: what still comes does not wait for one."""
 NOTHING = "!document.getElementById('nothing').hidden"
 
 
@@ -101,4 +104,51 @@ def test_what_is_settled_without_a_connection_is_sent_when_it_is_back(disputed, 
     window.context.set_offline(False)
     until(window, NOTHING)
     assert window.is_hidden("#retry")
+    assert window.is_hidden("#notice")
     assert room.room.desk.consensus().filter(finding="Effusion")["verdict"].to_list() == ["present"]
+
+
+def test_a_room_that_does_not_answer_is_told_and_nothing_can_be_changed_meanwhile(disputed, enter):
+    """After 2 s it says that it waits, before the request is given up; Retry now sends it again, once settled."""
+    room = disputed(adjudication="adjudicator")
+    window = enter(room, "judge", "adjudicator", page="/adjudicate", allowed=("Failed to load resource",))
+    until(window, FILM)
+    held = []
+    window.route("**/api/adjudication/1", lambda route: route.continue_() if held else held.append(route))
+    window.evaluate(SLOW_CLOCK, 2500)
+    press = window.keyboard.press
+    press("e")
+    press("Enter")
+    until(window, "document.getElementById('save').disabled")
+    window.wait_for_selector("#retry:visible")
+    assert window.inner_text("#notice").startswith("Not saved yet: waiting for the room (retrying).")
+    press("e")
+    press("Enter")
+    assert window.is_checked(".dispute input[value=present]")
+    window.click("#retry")
+    until(window, NOTHING)
+    assert len(held) == 1
+    assert window.is_hidden("#notice")
+    assert room.room.desk.consensus().filter(finding="Effusion")["verdict"].to_list() == ["present"]
+
+
+def test_an_amendment_meanwhile_is_told_in_whole_sentences(disputed, enter):
+    """Nothing is settled over it: what the readers say now is shown, and can be settled."""
+    room = disputed(adjudication="adjudicator")
+    window = enter(room, "judge", "adjudicator", page="/adjudicate", allowed=("409",))
+    until(window, FILM)
+    bea = next(card.account for card in room.room.accounts.cards() if card.account.name == "bea")
+    desk = room.room.desk
+    read = desk.next(bea).current
+    about = {"version": read.version, "key": browsing.atthedesk.fresh_key()}
+    said = browsing.Answer(verdicts={"Effusion": "uncertain"})
+    desk.amend(bea, read.reading_id, answer=said, reason="a slip", **about)
+    window.keyboard.press("e")
+    window.keyboard.press("Enter")
+    until(window, "!document.getElementById('notice').hidden")
+    assert window.inner_text("#notice") == (
+        "A reader amended this case while you looked at it. Look at it again, then settle it. "
+        "What the readers say now is shown."
+    )
+    assert window.is_enabled("#save")
+    assert window.is_enabled("#note")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from sqlalchemy import bindparam, select
 
 from bpals.errors import NotNow
 from bpals.ledger.reviewschema import READING, REVIEW
 from bpals.review.desk import readings
-from bpals.review.desk.answer import Answer
+from bpals.review.desk.answer import Answer, Verdict
 from bpals.review.desk.assignment import in_hand, repeat_distance
 from bpals.review.desk.sitting import Sitting
 from bpals.review.desk.views import BlindRead, PastReading
 
-_BLIND = (
-    select(REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.quality, REVIEW.c.devices)
-    .where(REVIEW.c.reading_id == bindparam("wanted_id"), REVIEW.c.phase == "blind")
+_SAID = (
+    select(REVIEW.c.reading_id, REVIEW.c.phase, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.quality, REVIEW.c.devices)
+    .where(REVIEW.c.reading_id.in_(bindparam("wanted_ids", expanding=True)))
     .order_by(REVIEW.c.review_id)
 )
 _FINISHED = (
@@ -33,13 +36,17 @@ _FINISHED = (
 def blind_read(sitting: Sitting, reading_id: str) -> BlindRead:
     """Give what is stored of a reader's own blind read; NotNow before the lock."""
     row = readings.find(sitting, reading_id)
-    # A later row stands instead of an earlier one: undone and read again.
-    said = {one.finding: one for one in sitting.connection.execute(_BLIND, {"wanted_id": row.reading_id})}
-    if row.state not in {"locked", "done"} or not said:
+    said = _said(sitting, [row.reading_id])
+    blind = said.get((row.reading_id, "blind"))
+    if row.state not in {"locked", "done"} or not blind:
         raise NotNow("this case is not locked: nothing of it is stored yet")
-    verdicts = {finding: one.verdict for finding, one in said.items()}
-    any_of_it = next(iter(said.values()))
-    return BlindRead(verdicts=verdicts, quality=any_of_it.quality, devices=any_of_it.devices)
+    any_of_it = next(iter(blind.values()))
+    return BlindRead(
+        verdicts=_verdicts(blind),
+        quality=any_of_it.quality,
+        devices=any_of_it.devices,
+        second=_verdicts(said[row.reading_id, "second"]) if (row.reading_id, "second") in said else None,
+    )
 
 
 def last_readings(sitting: Sitting, most: int) -> tuple[PastReading, ...]:
@@ -57,20 +64,30 @@ def last_readings(sitting: Sitting, most: int) -> tuple[PastReading, ...]:
         "most": most,
     }
     rows = sitting.connection.execute(_FINISHED, asked).all()
-    amended = _amended(sitting, [row.reading_id for row in rows])
+    said = _said(sitting, [row.reading_id for row in rows])
     return tuple(
         PastReading(
             reading_id=row.reading_id,
             case_no=row.position + 1,
             locked=row.locked,
-            marked=(said := Answer.from_json(row.answer)).verdicts,
-            quality=said.quality,
-            amended=row.reading_id in amended,
+            marked=(now := Answer.from_json(row.answer)).verdicts,
+            quality=now.quality,
+            amended=(row.reading_id, "amended") in said,
+            blind=_verdicts(said.get((row.reading_id, "blind"), {})),
+            second=_verdicts(said[row.reading_id, "second"]) if (row.reading_id, "second") in said else None,
         )
         for row in rows
     )
 
 
-def _amended(sitting: Sitting, reading_ids: list[str]) -> set[str]:
-    which = select(REVIEW.c.reading_id).where(REVIEW.c.reading_id.in_(reading_ids), REVIEW.c.phase == "amended")
-    return set(sitting.connection.execute(which.distinct()).scalars())
+def _said(sitting: Sitting, reading_ids: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Give (reading, phase) -> finding -> what is stored of it."""
+    said: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in sitting.connection.execute(_SAID, {"wanted_ids": list(reading_ids)}):
+        # A later row stands instead of an earlier one: undone and read again.
+        said.setdefault((one.reading_id, one.phase), {})[one.finding] = one
+    return said
+
+
+def _verdicts(said: dict[str, Any]) -> dict[str, Verdict]:
+    return {finding: one.verdict for finding, one in said.items()}

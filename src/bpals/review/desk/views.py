@@ -44,11 +44,13 @@ class BlindRead:
     verdicts: Mapping[str, Verdict]
     quality: Quality | None
     devices: Devices | None
+    second: Mapping[str, Verdict] | None = None
+    """What is stored after the reveal, apart from the blind read; None before that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastReading:
-    """A reading that its reader has finished, in few words: what they marked themselves, and nothing else."""
+    """A reading that its reader has finished, in few words: what they said themselves, and nothing else."""
 
     reading_id: str
     case_no: int
@@ -58,6 +60,10 @@ class PastReading:
     """Finding -> verdict, as it stands now; what was left unmarked is not among them."""
     quality: Quality | None
     amended: bool
+    blind: Mapping[str, Verdict]
+    """Finding -> verdict, as it is stored of the blind read, also where it was left unmarked."""
+    second: Mapping[str, Verdict] | None
+    """The same of the second read; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from bpals.types import Notice
 
 GIVEN_BACK = ("image_id", "finding", "reader", "phase", "round", "verdict", "box", "at", "external_id")
 """The columns that this format gives back as they were."""
-_BESIDE = ("truth", "truth_how", "truth_by", "truth_at")
+_BESIDE = ("truth", "truth_how", "truth_by", "truth_at", "amended_since")
 """What the readers came to about the finding: it goes out with each box, and is not read back."""
 _ATTRIBUTES = ("reader", "phase", "round", "verdict", "at", "external_id")
 

@@ -15,7 +15,7 @@ import polars as pl
 from bpals.errors import TruthError
 from bpals.ledger.reviewschema import VERDICTS
 from bpals.review.formats.exchange import Films, Found, Written, boxes_of, loaded, table_of
-from bpals.review.formats.reviewtable import KEPT, truths_of
+from bpals.review.formats.reviewtable import KEPT, REASON, truths_of
 from bpals.types import Notice
 
 GIVEN_BACK = tuple(KEPT.names())
@@ -56,14 +56,14 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
 
 def _classification(row: Row) -> Row:
     sure = row["confidence"]
-    kept = {name: value for name, value in row.items() if name in KEPT.names() and name not in _APART}
+    kept = {name: row[name] for name in (*KEPT.names(), REASON) if name not in _APART}
     given = None if sure is None else sure / 100
     return {"_cls": "Classification", "tags": [row["phase"]], "label": row["finding"], "confidence": given, **kept}
 
 
 def _truth(row: Row) -> Row:
     told = {"how": row["truth_how"], "round": row["truth_round"], "by": row["truth_by"], "at": row["truth_at"]}
-    kept = {"study": row["study"], "note": row["truth_note"], **told}
+    kept = {"study": row["study"], "note": row["truth_note"], "amended_since": row["amended_since"], **told}
     return {"_cls": "Classification", "tags": [row["truth_how"]], "label": row["finding"], "confidence": None, **kept}
 
 

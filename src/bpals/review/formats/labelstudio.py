@@ -18,7 +18,7 @@ import polars as pl
 
 from bpals.errors import TruthError
 from bpals.review.formats.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, no_reads, table_of
-from bpals.review.formats.reviewtable import KEPT, TRUTH, truths_of
+from bpals.review.formats.reviewtable import KEPT, REASON, TRUTH, truths_of
 from bpals.types import Notice
 
 READING = ("reader", "phase", "round", "repeat", "at", "reading_id", "position")
@@ -97,7 +97,7 @@ def _choice(row: Row, *, drawn: bool) -> Row:
         "to_name": "image",
         "type": "choices",
         "value": {"choices": [row["verdict"]]},
-        "meta": {OURS: {**{name: row[name] for name in KEPT.names()}, "drawn": drawn}},
+        "meta": {OURS: {**{name: row[name] for name in (*KEPT.names(), REASON)}, "drawn": drawn}},
     }
 
 

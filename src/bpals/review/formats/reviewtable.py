@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 from sqlalchemy import Connection, select
 
-from bpals.ledger.reviewschema import REVIEW, STUDY
+from bpals.ledger.reviewschema import ENTRY, REVIEW, STUDY
 from bpals.review.desk import chain
 from bpals.review.desk.consensus import REVIEW_COLUMNS, every_consensus, reviews
 from bpals.review.desk.testimony import store_reviews
@@ -38,11 +38,15 @@ TRUTH = pl.Schema(
         "truth_by": pl.String(),  # the adjudicator; null where the rule settled it
         "truth_at": pl.String(),
         "truth_note": pl.String(),
+        "amended_since": pl.Int64(),  # 1 if a reader amended after it was settled
     }
 )
 """What the readers of a review's pair came to: it goes out with each of their reviews, and does not come back."""
 
-TABLE = pl.Schema({**KEPT, **dict.fromkeys(OF_THE_ROOM, pl.String()), **TRUTH})
+REASON = "reason"
+"""Why a reader amended: the log keeps it, it goes out with each row of the amendment, and does not come back."""
+
+TABLE = pl.Schema({**KEPT, **dict.fromkeys((*OF_THE_ROOM, REASON), pl.String()), **TRUTH})
 NEEDED = ("image_id", "finding", "reader", "verdict")
 
 AN_ENTRY = 5_000
@@ -54,7 +58,8 @@ _SAID = ("image_id", "finding", "reader", "phase", "round", "repeat", "verdict",
 
 def all_reviews(connection: Connection) -> pl.DataFrame:
     """Give every review of the ledger as TABLE, in the order in which it came; each has an external id."""
-    return _with_truth(_held(connection), every_consensus(connection)).select(TABLE.names()).cast(TABLE)
+    held = _held(connection).join(_reasons(connection), on="review_id", how="left", maintain_order="left")
+    return _with_truth(held, every_consensus(connection)).select(TABLE.names()).cast(TABLE)
 
 
 def _held(connection: Connection) -> pl.DataFrame:
@@ -63,6 +68,15 @@ def _held(connection: Connection) -> pl.DataFrame:
     names = pl.DataFrame(studies, schema={"study_id": pl.Int64, "study": pl.String}, orient="row")
     held = reviews(connection).join(names, on="study_id", how="left", maintain_order="left")
     return _known_by_their_reading(held.with_columns(pl.col("verdict").cast(pl.String)))
+
+
+def _reasons(connection: Connection) -> pl.DataFrame:
+    """Give why each amended review was written, as its entry of the log says."""
+    told = []
+    for (detail,) in connection.execute(select(ENTRY.c.detail).where(ENTRY.c.action == "amend")):
+        said = json.loads(detail)
+        told += [(int(review_id), said["reason"]) for review_id in said["reviews"]]
+    return pl.DataFrame(told, schema={"review_id": pl.Int64, REASON: pl.String}, orient="row")
 
 
 def _with_truth(held: pl.DataFrame, settled: pl.DataFrame) -> pl.DataFrame:
@@ -77,6 +91,7 @@ def _with_truth(held: pl.DataFrame, settled: pl.DataFrame) -> pl.DataFrame:
         truth_by="by",
         truth_at="at",
         truth_note="note",
+        amended_since="amended_since",
     ).unique(["study_id", *_PAIR], keep="last", maintain_order=True)
     last = told.unique(_PAIR, keep="last", maintain_order=True).with_columns(study_id=pl.lit(None, pl.Int64))
     both = pl.concat([told, last])

@@ -29,6 +29,7 @@ class Visit:
     began: float
     seen: float
     ends: float
+    """At the latest, however often it is used; without a request it ends before."""
     this: bool
     """The one that asks."""
 
@@ -117,7 +118,7 @@ class Sessions:
         )
         key = hashed(self._secret, token)
         return [
-            Visit(began=row.began, seen=row.seen, ends=min(row.ends, row.seen + self._idle_s), this=row.token == key)
+            Visit(began=row.began, seen=row.seen, ends=row.ends, this=row.token == key)
             for row in rows
             if now < min(row.ends, row.seen + self._idle_s)
         ]

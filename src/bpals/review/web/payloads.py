@@ -63,9 +63,12 @@ def disagreement_payload(room: Room, disagreement: Disagreement | None) -> dict[
     return {"case": {**case, "films": film_list(room, disagreement.image_id)}}
 
 
-def revealed_payload(revealed: Revealed, read: BlindRead) -> dict[str, Any]:
-    """Send what is shown after the lock: what is known without the reader, and what is stored of the blind read."""
-    return {**asdict(revealed), "read": asdict(read)}
+def revealed_payload(revealed: Revealed, read: BlindRead, *, changed: bool) -> dict[str, Any]:
+    """Send what is shown after the lock: what is known without the reader, and what is stored of the blind read.
+
+    `changed` says that the reader saw another version of the signal before.
+    """
+    return {**asdict(revealed), "changed": changed, "read": asdict(read)}
 
 
 def past_payload(past: Iterable[PastReading]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/api/readings/{reading_id}/skip"): READERS,
     ("POST", "/api/readings/{reading_id}/undo"): READERS,
     ("POST", "/api/readings/{reading_id}/amend"): READERS,
-    ("GET", "/api/readings/{reading_id}/reveal"): READERS,
+    ("POST", "/api/readings/{reading_id}/reveal"): READERS,
     ("GET", "/api/readings/{reading_id}/films/{n}"): READERS,
     ("POST", "/api/rounds/next"): READERS,
     ("POST", "/api/rounds/{case_id}"): READERS,

@@ -117,16 +117,13 @@ def amend(reading_id: ReadingId, body: AmendBody, room: TheRoom, account: Me) ->
     return _receipt(room, account, reading_id, saved)
 
 
-@router.get("/readings/{reading_id}/reveal")
+@router.post("/readings/{reading_id}/reveal")
 def reveal(reading_id: ReadingId, room: TheRoom, account: Me) -> dict[str, Any]:
-    """Send again what was revealed at the lock; nothing is written, so nothing newer than that is sent."""
+    """Show again what is known of a case that was revealed, as it is now: a newer signal is noted, so it is a POST."""
     view = room.desk.reading(account, reading_id)
-    if not view.revealed or view.signal is None:
+    if not view.revealed:
         raise NotNow("this case is not locked: nothing is revealed before")
-    revealed = room.reveal(view.image_id)
-    if revealed.version != view.signal:
-        raise NotNow("the signal was learned anew since it was revealed. Ask for the case again")
-    return revealed_payload(revealed, room.desk.blind_read(account, reading_id))
+    return _shown(room, account, view)
 
 
 @router.get("/readings/{reading_id}/films/{n}")
@@ -146,10 +143,15 @@ def _receipt(room: Room, account: Account, reading_id: str, saved: Saved) -> dic
 
 
 def _reveal(room: Room, account: Account, view: ReadingView) -> dict[str, Any] | None:
-    """Show what may be shown now, after the log knows which version of it the reader sees."""
-    if not view.revealed or view.phase != "second":
-        return None
+    """Show what belongs to the second read, once it may be shown."""
+    return _shown(room, account, view) if view.revealed and view.phase == "second" else None
+
+
+def _shown(room: Room, account: Account, view: ReadingView) -> dict[str, Any]:
+    """Show what is known now, after the log knows which version of it the reader sees."""
     revealed = room.reveal(view.image_id)
-    if revealed.version != view.signal:
+    changed = revealed.version != view.signal
+    if changed:
         room.desk.note_reveal(account, view.reading_id, revealed.version)
-    return revealed_payload(revealed, room.desk.blind_read(account, view.reading_id))
+    read = room.desk.blind_read(account, view.reading_id)
+    return revealed_payload(revealed, read, changed=changed and view.signal is not None)

@@ -1,10 +1,11 @@
 // Settling what readers disagree about: their answers side by side without names, the film, and one verdict a finding.
 // An adjudicator settles; in a discussion the readers are asked again, round by round.
 
-import { ask, Denied, newKey, pause, retryNow, Unreached } from "./api.js";
+import { ask, LATE_MS, newKey, onRetry, pause, REPLY_MS, retryNow, Unreached } from "./api.js";
 import { Keys } from "./keys.js";
 import { announce, byId, choose, keepFocus, make, toggle } from "./page.js";
 import { FilmStore, Panes } from "./panes.js";
+import { NOT_SAVED } from "./sending.js";
 import { SIGNS, spoken, VERDICTS } from "./sheet.js";
 import { FilmTools } from "./tools.js";
 
@@ -42,6 +43,7 @@ class SettlingPage {
     toggle(byId("written"), false);
     toggle(byId("nothing"), false);
     this.panes.clear();
+    this.#notice("");
     try {
       const handed = await ask("POST", `${this.base}/next`, {});
       if (handed.case) this.#show(handed.case);
@@ -66,7 +68,6 @@ class SettlingPage {
     const names = disputes.map(({ finding }) => spoken(finding)).join(", ");
     byId("phase").textContent = this.rounds ? `Round ${round} of ${rounds}: ${names}.` : `Readers differ on ${names}.`;
     byId("note").value = "";
-    this.#notice("");
     byId("disputes").replaceChildren(...disputes.map((dispute, at) => this.#dispute(dispute, at)));
     const findings = disputes.map(({ finding }) => ({ name: finding, key: this.findingKeys[finding] }));
     this.keys.findings = findings;
@@ -119,6 +120,7 @@ class SettlingPage {
   }
 
   #cycle(finding, shift) {
+    if (!this.case || this.busy) return;
     const at = VERDICTS.indexOf(this.verdicts[finding]);
     this.#take(finding, shift ? "absent" : VERDICTS[(at + 1) % VERDICTS.length]);
   }
@@ -138,7 +140,7 @@ class SettlingPage {
     if (!this.case || this.busy) return;
     const missing = this.case.disputes.filter(({ finding }) => !this.verdicts[finding]);
     if (missing.length) return this.#notice(`No verdict yet: ${missing.map(({ finding }) => spoken(finding)).join(", ")}.`);
-    this.busy = true;
+    this.#close(true);
     try {
       const saved = await this.#send();
       announce("Settled.");
@@ -148,24 +150,45 @@ class SettlingPage {
       if (error.status === 409) await this.next();
       this.#notice(error.status === 409 ? `${error.message} What the readers say now is shown.` : error.message);
     } finally {
-      this.busy = false;
+      this.#close(false);
     }
+  }
+
+  /** While it is sent nothing of it can be changed. */
+  #close(busy) {
+    this.busy = busy;
+    for (const element of byId("written").elements) element.disabled = busy;
   }
 
   /** Send until the room has it: the key makes sure that it is done once. */
   async #send() {
+    const body = this.#body();
     for (;;) {
+      const flight = new AbortController();
+      const late = setTimeout(() => this.#waiting(true), LATE_MS);
+      onRetry(() => flight.abort(), flight.signal);
       try {
-        return await ask("POST", `${this.base}/${this.case.case_id}`, this.#body());
+        const about = { patience_ms: REPLY_MS, signal: flight.signal };
+        const saved = await ask("POST", `${this.base}/${this.case.case_id}`, body, about);
+        this.#waiting(false);
+        return saved;
       } catch (error) {
-        if (error instanceof Denied || !(error instanceof Unreached)) throw error;
-        this.#notice("Not saved yet: waiting for the room (retrying). Leave this page open.");
-        toggle(byId("retry"), true);
-        await pause(TRY_AGAIN_MS);
+        if (!(error instanceof Unreached)) {
+          this.#waiting(false);
+          throw error;
+        }
+        this.#waiting(true);
+        if (!flight.signal.aborted) await pause(TRY_AGAIN_MS);
       } finally {
-        toggle(byId("retry"), false);
+        clearTimeout(late);
+        flight.abort();
       }
     }
+  }
+
+  #waiting(waits) {
+    this.#notice(waits ? `${NOT_SAVED}. Leave this page open.` : "");
+    toggle(byId("retry"), waits);
   }
 
   #body() {

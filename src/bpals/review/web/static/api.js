@@ -9,7 +9,7 @@ export class LoggedOut extends Error {}
 /** The room said no, and why; `told` is all that it said. */
 export class Denied extends Error {
   constructor(status, told) {
-    super(told?.error?.message ?? `The room refused this (${status}).`);
+    super(sentence(told?.error?.message ?? `The room refused this (${status}).`));
     this.status = status;
     this.code = told?.error?.code ?? "";
     this.told = told ?? {};
@@ -17,9 +17,18 @@ export class Denied extends Error {
 }
 
 const PATIENCE_MS = 20_000;
+/** So long the reply to something written may take: after that it is sent again, which its key makes harmless. */
+export const REPLY_MS = 6000;
+/** After so long without a reply the reader is told that it is not saved yet. */
+export const LATE_MS = 2000;
 const RETRY = "bpals-retry";
 /** Heard by whatever waits to be tried again. */
 const TRY_AGAIN = new Set([408, 425, 429, 500, 502, 503, 504]);
+
+/** Write what the room said as a sentence: others may follow it. */
+function sentence(words) {
+  return `${words.charAt(0).toUpperCase()}${words.slice(1)}${/[.!?]$/.test(words) ? "" : "."}`;
+}
 
 /** Ask; `patience_ms` is how long a reply may take, and `signal` ends the waiting sooner. */
 export async function ask(method, path, body, { patience_ms = PATIENCE_MS, signal } = {}) {
@@ -48,7 +57,7 @@ export async function ask(method, path, body, { patience_ms = PATIENCE_MS, signa
     return told;
   }
   if (response.status === 401) throw new LoggedOut("You are logged out.");
-  if (TRY_AGAIN.has(response.status)) throw new Unreached(told?.error?.message ?? "The room is busy.");
+  if (TRY_AGAIN.has(response.status)) throw new Unreached(sentence(told?.error?.message ?? "The room is busy."));
   throw new Denied(response.status, told);
 }
 

@@ -51,12 +51,9 @@ export class Casebook {
     return ask("GET", `/api/readings/${encodeURIComponent(id)}`);
   }
 
-  /** Ask again for what was revealed of a reading; null where the signal has been learned anew since. */
+  /** Ask again for what is known of a reading that was revealed. */
   async reveal(id) {
-    return ask("GET", `/api/readings/${encodeURIComponent(id)}/reveal`).catch((error) => {
-      if (error.status !== 403) throw error;
-      return null;
-    });
+    return ask("POST", `/api/readings/${encodeURIComponent(id)}/reveal`, {});
   }
 
   #fetchAhead({ reading, ahead }) {

@@ -32,5 +32,8 @@ export async function settleConflict(here, current) {
     ? "This case was changed in another window after you opened it here. Nothing was overwritten. Which version counts?"
     : "This case was locked in another window. What is written here cannot be stored any more as the blind read.";
   byId("keep-here").hidden = !open || !here;
-  return (await choose(dialog)) === "here" ? "here" : "there";
+  let choice = "";
+  // Escape is a key of the reading too: it must not throw away what was marked.
+  while (!choice) choice = await choose(dialog);
+  return choice;
 }

@@ -101,12 +101,13 @@ export class FindingList {
   }
 
   /** Show under each finding what is stored of the blind read, and what is known without the reader. */
-  reveal(pairs, { verdicts, quality }, marked) {
+  reveal(pairs, { verdicts, quality, second }, marked) {
     const otherwise = quality === "unreadable" ? "unreadable" : "absent";
     this.#known = new Map(pairs.map((pair) => [pair.finding, pair]));
     for (const [name, row] of this.#rows) {
       const unmarked = !Object.hasOwn(marked, name) && verdicts[name] === otherwise;
-      row.known.replaceChildren(...knownWords(this.#known.get(name), verdicts[name], unmarked));
+      const more = { unmarked, second: second?.[name] };
+      row.known.replaceChildren(...knownWords(this.#known.get(name), verdicts[name], more));
       toggle(row.known, true);
     }
   }

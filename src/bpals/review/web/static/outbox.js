@@ -2,13 +2,9 @@
 // that a lost connection, a reload or a closed tab loses nothing; each act has a key, so that sent twice it is done
 // once. A draft that waits behind another draft of its reading takes its place.
 
-import { ask, Denied, LoggedOut, newKey, onRetry, Unreached } from "./api.js";
+import { ask, Denied, LATE_MS, LoggedOut, newKey, onRetry, REPLY_MS, Unreached } from "./api.js";
 
 const WAITS_MS = [500, 1000, 2000, 3000];
-const PATIENCE_MS = 6000;
-/** So long a reply may take: after that the act is sent again, which its key makes harmless. */
-const LATE_MS = 2000;
-/** After so long without a reply the reader is told that it is not saved yet. */
 const WINDOW = "bpals.window.";
 
 export class Outbox {
@@ -35,9 +31,9 @@ export class Outbox {
     document.addEventListener("visibilitychange", () => document.hidden || this.pump());
   }
 
-  /** Learn which version of a reading the room has. */
+  /** Learn which version of a reading the room has; a page that was fetched before the last reply knows an older one. */
   learn(reading, version) {
-    this.#versions.set(reading, version);
+    this.#versions.set(reading, Math.max(version, this.version(reading)));
   }
 
   version(reading) {
@@ -125,8 +121,8 @@ export class Outbox {
     this.#flight = new AbortController();
     try {
       const path = `/api/readings/${encodeURIComponent(item.reading)}/${item.act}`;
-      const reply = await ask("POST", path, item.body, { patience_ms: PATIENCE_MS, signal: this.#flight.signal });
-      this.learn(item.reading, Math.max(reply.version ?? 0, this.version(item.reading)));
+      const reply = await ask("POST", path, item.body, { patience_ms: REPLY_MS, signal: this.#flight.signal });
+      this.learn(item.reading, reply.version ?? 0);
       this.#drop(item);
       this.#settle(item, "resolve", reply);
       return true;
@@ -164,14 +160,14 @@ export class Outbox {
 
   /** After a conflict: send what was written here on top of what the room has. */
   insist(item, version) {
-    this.learn(item.reading, version);
-    this.#keep({ ...item, sent: false, body: { ...item.body } });
+    this.#versions.set(item.reading, version);
+    this.#keep({ ...item, sent: false, body: { ...item.body, version } });
     this.pump();
   }
 
   /** After a conflict: let go of everything that was written here about a reading. */
   giveWay(reading, version) {
-    this.learn(reading, version);
+    this.#versions.set(reading, version);
     for (const item of this.items().filter((each) => each.reading === reading)) {
       this.#drop(item);
       this.#settle(item, "reject", new Denied(409, null));

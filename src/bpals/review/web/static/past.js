@@ -11,22 +11,33 @@ function when(seconds) {
   return today ? clock : `${at.toLocaleDateString()} ${clock}`;
 }
 
-function said({ marked, quality }) {
-  const found = Object.entries(marked).filter(([, verdict]) => verdict !== "absent");
-  const words = found.map(([finding, verdict]) => `${spoken(finding)} ${verdict}`);
+/** Say what was found; what was left unmarked is stored as absent, or of an unreadable film as unreadable. */
+function found(verdicts, quality) {
+  const silent = ["absent", quality === "unreadable" ? quality : ""];
+  const told = Object.entries(verdicts).filter(([, verdict]) => !silent.includes(verdict));
+  const words = told.map(([finding, verdict]) => `${spoken(finding)} ${verdict}`).sort();
   if (quality === "unreadable") words.push("film unreadable");
   return words.join(", ") || "nothing found";
 }
 
+/** Say what was said blind, after the reveal and in an amendment, each by its name where there is more than one. */
+function said({ blind, second, amended, marked, quality }) {
+  const first = found(blind, quality);
+  if (!second && !amended) return first;
+  const words = [`Blind: ${first}.`];
+  if (second) words.push(`Second: ${found(second, quality) === first ? "the same" : found(second, quality)}.`);
+  if (amended) words.push(`Amended: ${found(marked, quality)}.`);
+  return words.join(" ");
+}
+
 function row(reading) {
-  const amended = reading.amended ? ", amended" : "";
   const name = `case ${reading.case_no}`;
   return make(
     "tr",
     {},
     make("th", { scope: "row" }, String(reading.case_no)),
     make("td", {}, when(reading.locked)),
-    make("td", {}, `${said(reading)}${amended}`),
+    make("td", {}, said(reading)),
     make("td", {}, make("button", { value: reading.reading_id, "aria-label": `Amend ${name}` }, "Amend")),
   );
 }

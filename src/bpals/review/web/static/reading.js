@@ -35,6 +35,7 @@ class ReadingPage {
     this.book = new Casebook(this.store);
     this.clock = new Clock();
     this.sending = new SendingLine();
+    this.behind = false; // Whether a case was left whose lock the room had not yet answered: it is revealed first.
     this.left = []; // What Undo can bring back when nothing is left to undo on this case, the last one last.
     this.outbox = new Outbox(byId("main").dataset.account, {
       onState: (state, count) => this.#showSending(state, count),
@@ -72,6 +73,7 @@ class ReadingPage {
   /** Show the case that the room hands out, with words about what came before it. */
   async nextCase(words = "") {
     this.#closeCase("The next case is coming.");
+    this.behind = false;
     for (;;) {
       try {
         const handed = await this.book.next();
@@ -113,7 +115,7 @@ class ReadingPage {
     this.keys.findings = reading.findings;
     const title = `Case ${reading.case_no}`;
     byId("case").textContent = this.book.of ? `${title} of about ${this.book.of}` : title;
-    document.title = document.title.replace(/^[^·]*/, `${title} `);
+    this.#title(title);
     toggle(byId("nothing"), false);
     toggle(byId("written"), true);
     this.#notice(words);
@@ -137,6 +139,7 @@ class ReadingPage {
     if (phase !== "locking") this.clock.begin(this.reading.reading_id + (phase === "blind" ? "" : `.${phase}`));
     byId("save").textContent = { second: "Save second verdict", amend: "Save amendment" }[phase] ?? "Save";
     toggle(byId("why"), phase === "amend");
+    this.#askWhy("");
     toggle(byId("back"), phase === "amend");
     toggle(byId("skip"), phase === "blind");
     if (reveal) this.#reveal(reveal);
@@ -144,11 +147,11 @@ class ReadingPage {
     if (reveal || phase === "amend") this.#focusHeadline();
   }
 
-  #reveal({ pairs, read }) {
+  #reveal({ pairs, read, changed }) {
     this.list.reveal(pairs, read, this.sheet.answer.verdicts);
     if (this.phase === "second") byId("phase").textContent = `${summary(pairs, read.verdicts)} ${WORDS.second}`;
     const undrawn = undrawnWords(this.book.study.findings, this.reading.findings);
-    byId("stored").textContent = storedWords(read);
+    byId("stored").textContent = storedWords(read, changed);
     byId("undrawn").textContent = undrawn;
     toggle(byId("stored"), true);
     toggle(byId("undrawn"), Boolean(undrawn));
@@ -165,10 +168,14 @@ class ReadingPage {
     byId("sheet").dataset.phase = "none";
     this.reading = null;
     this.panes.clear();
-    toggle(byId("written"), false);
-    toggle(byId("nothing"), false);
+    for (const id of ["written", "nothing", "stored", "meanwhile"]) toggle(byId(id), false);
+    this.#title("Read");
     byId("case").textContent = "Reading";
     byId("phase").textContent = words;
+  }
+
+  #title(words) {
+    document.title = document.title.replace(/^[^·]*/, `${words} `);
   }
 
   #nothing(why, code = "") {
@@ -222,12 +229,15 @@ class ReadingPage {
     for (const id of ["save", "rest"]) byId(id).disabled = !this.open;
     byId("undo").disabled = !this.open || !(this.sheet.canUndo || this.#mayReturn());
     byId("redo").disabled = !this.open || !this.sheet.canRedo;
-    const chosen = this.list.chosen;
-    const boxes = answer.boxes.map((box) => ({ ...box, name: spoken(box.finding), chosen: box.finding === chosen }));
-    if (this.panes.current) {
-      this.panes.current.boxes = boxes;
-      this.panes.current.redraw();
-    }
+    this.#drawBoxes();
+  }
+
+  #drawBoxes() {
+    if (!this.panes.current || !this.reading) return;
+    const { chosen } = this.list;
+    const boxes = this.sheet.answer.boxes.map((box) => ({ ...box, name: spoken(box.finding), chosen: box.finding === chosen }));
+    this.panes.current.boxes = boxes;
+    this.panes.current.redraw();
   }
 
   #boxName() {
@@ -259,16 +269,14 @@ class ReadingPage {
     this.#enter("locking");
     const reply = await sent.catch(() => null);
     if (this.reading !== reading) return;
-    if (reply?.reveal) this.#enter("second", reply.reveal);
+    if (reply && this.behind) this.#resume();
+    else if (reply?.reveal) this.#enter("second", reply.reveal);
     else if (reply) this.advance();
   }
 
   async #saveAmendment() {
     const reason = byId("reason").value.trim();
-    if (!reason) {
-      byId("reason").focus();
-      return this.#notice("Say why you amend it.");
-    }
+    if (!reason) return this.#askWhy("Say why you amend it.");
     const { reading } = this;
     const body = { answer: this.sheet.answer, reason };
     this.#enter("locking");
@@ -277,6 +285,15 @@ class ReadingPage {
     this.clock.end(`${reading.reading_id}.amend`);
     byId("reason").value = "";
     await this.nextCase(`The amendment of case ${reading.case_no} is stored.`);
+  }
+
+  /** Say beside the reason that there is none, and bring both on the screen. */
+  #askWhy(words) {
+    byId("why-missing").textContent = words;
+    toggle(byId("why-missing"), Boolean(words));
+    if (!words) return;
+    byId("why-missing").scrollIntoView({ block: "center" });
+    byId("reason").focus({ preventScroll: true });
   }
 
   /** Let the reader choose one of his last readings, and open it to be amended. */
@@ -415,7 +432,14 @@ class ReadingPage {
       await ask("POST", "/api/bring-back", {}).catch((error) => this.#notice(error.message));
       await this.nextCase();
     });
-    byId("meanwhile").addEventListener("click", () => this.advance());
+    byId("meanwhile").addEventListener("click", () => {
+      this.behind = true;
+      this.advance();
+    });
+    byId("reason").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.repeat && !event.isComposing) this.save();
+    });
+    byId("panes").addEventListener("film-shown", () => this.#drawBoxes());
     byId("back").addEventListener("click", () => this.#resume());
     addEventListener("pagehide", () => this.open && this.#takeNote());
   }

@@ -42,20 +42,22 @@ function trustLine(pair) {
   return `trust ${percent(trust)}${between}: ${trustWords(pair)}`;
 }
 
-/** Say what is stored of the blind read; a finding that was left unmarked means what the study says. */
-function readWords(verdict, unmarked) {
+/** Say what is stored; a finding that was left unmarked means what the study says, a second verdict stands apart. */
+function readWords(verdict, { unmarked, second }) {
+  if (second) return `Your blind read: ${verdict}, your second: ${second}`;
   return unmarked ? `Your read: unmarked, so ${verdict}` : `Your read: ${verdict}`;
 }
 
 /** One line under a finding: what is stored, and what is known without the reader. */
-export function knownWords(pair, verdict, unmarked) {
-  const read = make("span", { class: "stored" }, readWords(verdict, unmarked));
+export function knownWords(pair, verdict, more) {
+  const read = make("span", { class: "stored" }, readWords(verdict, more));
   if (!pair) return [read, " · ", make("b", {}, "No label")];
   const parts = [read, " · ", make("b", {}, pair.says ? `Label ${pair.says}` : "No label"), ` · ${trustLine(pair)}`];
   if (pair.flag && pair.flag !== "trusted") {
     parts.push(" ", make("span", { class: `flag ${pair.flag}` }, FLAGS[pair.flag] ?? pair.flag));
   }
-  if (differs(pair, verdict)) parts.push(" ", make("span", { class: "differs" }, "differs from your read"));
+  const whose = more.second ? "your blind read" : "your read";
+  if (differs(pair, verdict)) parts.push(" ", make("span", { class: "differs" }, `differs from ${whose}`));
   return parts;
 }
 
@@ -74,9 +76,12 @@ export function knownDetail(pair) {
   return shown;
 }
 
-/** Say what else is stored of the blind read. */
-export function storedWords({ quality, devices }) {
-  return `Stored of your blind read: film quality ${quality ?? "not said"}, devices ${devices ?? "not said"}.`;
+const CHANGED = "The signal has changed since you saw it: label and trust are shown as they are now.";
+
+/** Say what else is stored of the blind read, and whether something else was revealed then. */
+export function storedWords({ quality, devices }, changed) {
+  const stored = `Stored of your blind read: film quality ${quality ?? "not said"}, devices ${devices ?? "not said"}.`;
+  return changed ? `${stored} ${CHANGED}` : stored;
 }
 
 /** Name the findings that this film was not drawn for, where a study asks for no others. */

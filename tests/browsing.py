@@ -79,6 +79,10 @@ class Films:
         names = [*self.earlier.get(image_id, []), image_id]
         return [PatientFilm(image_id=name, when=f"follow-up {at}") for at, name in enumerate(names)]
 
+    def signal(self):
+        """The version of what is shown after the lock."""
+        return SIGNAL
+
     def reveal(self, image_id):
         """What is shown after the lock."""
         del image_id
@@ -136,6 +140,7 @@ def open_hall(folder, contents, *, earlier=None, progress=None, title="Reading r
             sessions=Sessions(ledger, webroom.SECRET, idle_s=settings.idle_s, stay_s=settings.stay_s),
             film=shelf.film,
             others=shelf.others,
+            signal=shelf.signal,
             reveal=shelf.reveal,
             progress=progress or dict,
             after_lock=lambda: None,

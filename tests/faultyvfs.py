@@ -186,7 +186,7 @@ class Cursor:
     def execute(self, statement, parameters=()):
         """Run one statement and keep what it gives."""
         with translated():
-            self.inner.execute(statement, tuple(parameters))
+            self.inner.execute(statement, parameters if isinstance(parameters, dict) else tuple(parameters))
             self.rows = iter(self.inner.fetchall())
         self.rowcount = self.connection.inner.changes()
         self.lastrowid = self.connection.inner.last_insert_rowid()

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from bpals.errors import LockHeld, UsageError
+from bpals.errors import LockHeld, UsageError, WorkspaceError
 from bpals.ledger.relay import for_a_run
 from bpals.readingroom import Opening, office, open_room, serve_room, verify_log
 from bpals.review.web.binding import Binding
@@ -132,6 +132,16 @@ def test_who_read_alone_is_told_how_to_get_in_once_somebody_has_a_password(openi
         assert room.room.accounts.enter("reader", PASSWORD).name == "reader"
     with open_room(opening) as room:
         assert "no_password" not in {notice.code for notice in room.notices}
+
+
+def test_a_folder_without_an_audit_gets_no_ledger_and_has_no_log(tmp_path):
+    """Who forgets --workspace is told so; nothing is made where nothing was audited."""
+    home = tmp_path / "nowhere"
+    with pytest.raises(WorkspaceError, match="holds no audit"), office(home) as accounts:
+        accounts.make("anna", "admin", password=PASSWORD, by="test")
+    with pytest.raises(UsageError, match=r"holds no log: nobody has read there yet.*bpals review serve"):
+        verify_log(home)
+    assert not home.exists()
 
 
 def test_an_account_and_a_file_of_reads_come_in_beside_an_open_room(opening, tmp_path):

@@ -71,6 +71,10 @@ class Shelf:
             PatientFilm(image_id=image_id, when="follow-up 1"),
         ]
 
+    def signal(self):
+        """The version of what would be revealed."""
+        return self.version
+
     def reveal(self, image_id):
         """What a blind reader must not get."""
         self.reveals.append(image_id)
@@ -199,6 +203,7 @@ def open_room(address, *, films=6, origin=ORIGIN, settings=None, oidc=None, prog
             sessions=Sessions(ledger, SECRET, idle_s=options.idle_s, stay_s=options.stay_s),
             film=shelf.film,
             others=shelf.others,
+            signal=shelf.signal,
             reveal=shelf.reveal,
             progress=progress or (lambda: {"counts": {"readings": desk.counts().locked}}),
             after_lock=shelf.after_lock,

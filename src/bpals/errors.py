@@ -48,7 +48,7 @@ class UnknownName(UsageError):
         near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
         hint = f" Did you mean {folded[near[0]]!r}?" if near else ""
         place = f"{where}: " if where else ""
-        return cls(f"{place}no {kind} is called {name!r}.{hint} Known: {', '.join(names)}.")
+        return cls(f"{place}no {kind} is called {name!r}.{hint} Known: {', '.join(names) or 'none yet'}.")
 
 
 class MissingExtra(UsageError):

@@ -132,6 +132,7 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
             sessions=Sessions(ledger, secret, idle_s=settings.idle_s, stay_s=settings.stay_s),
             film=films.film,
             others=queue.evidence.others,
+            signal=queue.evidence.version,
             reveal=queue.evidence.reveal,
             progress=lambda: board.look() | {"learner": learner.state()},
             after_lock=learner.tell,
@@ -163,8 +164,13 @@ def verify_log(
     workspace: str | os.PathLike[str] = "audit", *, ledger: str | None = None, head: str | None = None
 ) -> Checked:
     """Say what was changed behind the log's back, and give its head; `head` is one that was kept from before."""
-    known = None if head is None else Head.parse(head)
-    with open_ledger(Workspace(workspace), ledger, readonly=True) as kept:
+    known, home = None if head is None else Head.parse(head), Workspace(workspace)
+    if not is_there(ledger_of(home, ledger)):
+        raise UsageError(
+            f"{home.path} holds no log: nobody has read there yet. Name the folder of the audit with --workspace DIR, "
+            f"or type: bpals review serve --workspace {home.path}"
+        )
+    with open_ledger(home, ledger, readonly=True) as kept:
         return check(kept, known=known)
 
 
@@ -172,7 +178,10 @@ def verify_log(
 def office(workspace: str | os.PathLike[str] = "audit", ledger: str | None = None) -> Iterator[Accounts]:
     """Give the accounts of a workspace's ledger, to be changed; while a room is open on its file, through the room."""
     home = Workspace(workspace)
-    if is_served(ledger_of(home, ledger)):
+    address = ledger_of(home, ledger)
+    if not is_there(address):
+        home.open()  # a folder without an audit is a mistake in --workspace: no ledger is made there
+    if is_served(address):
         with open_ledger(home, ledger, readonly=True) as kept:
             yield RelayedAccounts(kept)
         return
@@ -206,6 +215,10 @@ class _Evidence:
     def others(self, image_id: str) -> list[PatientFilm]:
         """Give the patient's films in time order."""
         return self.file.others(image_id)
+
+    def version(self) -> str:
+        """Give the version of the signal in force."""
+        return self.file.version
 
     def reveal(self, image_id: str) -> Revealed:
         """Give what the signal in force says."""

@@ -107,7 +107,7 @@ def test_second_reads_and_repeats_do_not_vote(open_desk):
             saved = atthedesk.lock(desk, reader, view, both_ways(view))
             seen.add(view.image_id)
             words = {"version": saved.version, "key": atthedesk.fresh_key(), "answer": atthedesk.says("Mass")}
-            desk.second(reader, view.reading_id, spent=atthedesk.SPENT, **words)
+            desk.second(reader, view.reading_id, spent=atthedesk.SPENT, signal=atthedesk.SIGNAL, **words)
     assert desk.counts().repeats > 0
     assert set(desk.consensus().filter(finding="Mass")["verdict"]) == {"absent"}
 

@@ -16,6 +16,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from bpals.errors import BpalsError, ContractBroken, WorkspaceError
 from bpals.ledger.place import Place
+from bpals.ledger.ready import Ready
 from bpals.ledger.together import Together
 from bpals.ledger.turn import Turn
 
@@ -108,6 +109,16 @@ class Link:
         with self.reading() as connection:
             return work(connection)
 
+    def glance(self, ready: Ready, **values: Any) -> Any:
+        """Give the first row of one statement that only reads, in no transaction."""
+        self._check_place()
+        with self._speaking():
+            driver = self._readers.raw_connection()
+            try:
+                return ready.first_of(driver, values)
+            finally:
+                driver.close()
+
     @contextlib.contextmanager
     def bare(self) -> Iterator[Connection]:
         """Give the connection outside of any transaction: checkpoints and backups need that."""
@@ -126,8 +137,7 @@ class Link:
             connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_MS}")
         self._log_kept = self._place.log_bytes()
 
-    @contextlib.contextmanager
-    def _use(self, engine: Engine, begin: str) -> Iterator[Connection]:
+    def _check_place(self) -> None:
         if self._ended:
             raise WorkspaceError(self._ended)
         if self._where() != self._inode:
@@ -136,6 +146,10 @@ class Link:
                 "Put it back, then type the same command again"
             )
             raise WorkspaceError(self._ended)
+
+    @contextlib.contextmanager
+    def _use(self, engine: Engine, begin: str) -> Iterator[Connection]:
+        self._check_place()
         with self._speaking(), engine.connect() as connection:
             connection.execution_options(**{_BEGIN: begin})
             with connection.begin():
@@ -160,14 +174,15 @@ class Link:
     def _speaking(self) -> Iterator[None]:
         try:
             yield
-        except DBAPIError as error:
+        except (DBAPIError, sqlite3.Error) as error:
             raise self._say(error) from error
 
-    def _say(self, error: DBAPIError) -> Exception:
+    def _say(self, error: DBAPIError | sqlite3.Error) -> Exception:
         """Turn an error of the driver into one that says what to do, and end what may not go on."""
         path = self._place.path
-        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-        name = getattr(error.orig, "sqlite_errorname", error.orig)
+        said = error.orig if isinstance(error, DBAPIError) else error
+        code = getattr(said, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        name = getattr(said, "sqlite_errorname", said)
         match code & 0xFF:
             case sqlite3.SQLITE_FULL:
                 self._ended = (
@@ -182,16 +197,16 @@ class Link:
                     "Check the disk, then type the same command again; the ledger is verified first"
                 )
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-                self._ended = f"{path} is damaged or cut off ({error.orig}). Put a backup in its place"
+                self._ended = f"{path} is damaged or cut off ({said}). Put a backup in its place"
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
                 self._ended = (
-                    f"{path} cannot be opened for this ({error.orig}). "
+                    f"{path} cannot be opened for this ({said}). "
                     "Give yourself the right to write it and its folder, or name another with --workspace DIR"
                 )
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return WorkspaceError(f"another process is writing to {path}. Wait for it to end, then type it again")
             case sqlite3.SQLITE_CONSTRAINT:
-                return ContractBroken(f"{path} refuses a row: {error.orig}")
+                return ContractBroken(f"{path} refuses a row: {said}")
             case _:
                 return error
         return WorkspaceError(self._ended)

@@ -6,11 +6,12 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from bpals.ledger.migrations import Migration
+from bpals.ledger.ready import Ready
 
 Dialect = Literal["sqlite", "postgresql"]
 
@@ -31,6 +32,9 @@ class Link(Protocol):
 
     def look(self, work: Callable[[Connection], _Given]) -> _Given:
         """Do some work that only reads; it may be begun anew."""
+
+    def glance(self, ready: Ready, **values: Any) -> Any:
+        """Give the first row of one statement that only reads."""
 
     def close(self) -> None:
         """Close it; what follows is refused."""

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from bpals.errors import BpalsError, ContractBroken, MissingExtra, TransactionLost, WorkspaceError
+from bpals.ledger.ready import Ready
 from bpals.ledger.receipt import drop_receipts, has_receipt, write_receipt
 from bpals.ledger.url import shown
 
@@ -98,6 +99,10 @@ class ServerLink:
             raise WorkspaceError(f"the ledger at {self.where} was opened for reading: it takes no writes")
         with self.speaking(), self._connected() as connection, connection.begin():
             yield connection
+
+    def glance(self, ready: Ready, **values: Any) -> Any:
+        """Give the first row of one statement that only reads."""
+        return self.look(lambda connection: ready.first(connection, **values))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:

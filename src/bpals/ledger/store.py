@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import polars as pl
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, Double, literal_column, select
 
 from bpals.errors import BpalsError, WorkspaceError
 from bpals.findings import Vocabulary
@@ -22,6 +22,7 @@ from bpals.ledger.films import Statements, write_films
 from bpals.ledger.home import Dialect, Home
 from bpals.ledger.lock import RUNNING
 from bpals.ledger.migrations import MIGRATIONS, Migration
+from bpals.ledger.ready import Ready
 from bpals.ledger.schema import FILM
 from bpals.ledger.serverhome import ServerHome
 from bpals.ledger.url import is_url, parse_url
@@ -42,6 +43,7 @@ class Ledger:
         self._home = home
         self._link = home.link
         self._statements = Statements()
+        self._now = Ready(select(self.clock))
         self._asking: dict[int, Asking] = {}
 
     @classmethod
@@ -121,9 +123,18 @@ class Ledger:
         """Do some work that only reads, in a transaction of its own; it may be begun anew."""
         return self._link.look(work)
 
+    def glance(self, ready: Ready, **values: Any) -> Any:
+        """Give the first row of one statement that only reads: the quickest way, for what every request asks."""
+        return self._link.glance(ready, **values)
+
+    @property
+    def clock(self) -> ColumnElement[float]:
+        """The seconds since 1970 by the clock of the database, to be asked for with something else."""
+        return literal_column(f"({_CLOCKS[self.dialect]})", Double)
+
     def database_time(self, connection: Connection) -> float:
         """Give the seconds since 1970 by the clock of the database: what leases and sessions go by."""
-        return float(connection.exec_driver_sql(_CLOCKS[self.dialect]).scalar_one())
+        return float(self._now.value(connection))
 
     @contextlib.contextmanager
     def lock(self, what: str) -> Iterator[None]:

@@ -53,9 +53,10 @@ class CaseFile:
         self.version = tables.version
         self._signal = _Pages(tables.signal.select(SIGNAL))
         self._judgments = [_Pages(table.select(JUDGMENTS)) for table in tables.judgments]
-        self._images = tables.images.select(IMAGES).with_row_index("row")
-        self._rows = dict(zip(self._images["image_id"], self._images["row"], strict=True))
-        named = self._images.filter(pl.col("patient_id").is_not_null())
+        images = tables.images.select(IMAGES).with_row_index("row")
+        self._names, self._patients, self._follow_ups = (images[name].to_list() for name in IMAGES)
+        self._rows = {image_id: row for row, image_id in enumerate(self._names)}
+        named = images.filter(pl.col("patient_id").is_not_null())
         self._films: Mapping[str, list[int]] = dict(
             named.group_by("patient_id").agg(pl.col("row").sort_by("follow_up", "row", nulls_last=True)).iter_rows()
         )
@@ -82,9 +83,9 @@ class CaseFile:
         row = self._rows.get(image_id)
         if row is None:
             return [PatientFilm(image_id=image_id, when="")]
-        patient = self._images["patient_id"][row]
+        patient = self._patients[row]
         return [self._film(other) for other in (self._films[patient] if patient is not None else [row])]
 
     def _film(self, row: int) -> PatientFilm:
-        image_id, at = self._images["image_id"][row], self._images["follow_up"][row]
-        return PatientFilm(image_id=image_id, when="" if at is None else f"follow-up {at}")
+        at = self._follow_ups[row]
+        return PatientFilm(image_id=self._names[row], when="" if at is None else f"follow-up {at}")

@@ -119,6 +119,8 @@ class Room:
     """An image id -> its pixels, or why not."""
     others: Callable[[str], Sequence[PatientFilm]]
     """An image id -> the patient's films in time order, itself among them."""
+    signal: Callable[[], str]
+    """The version of the signal that is in force."""
     reveal: Callable[[str], Revealed]
     """An image id -> label, trust, reasons and judges' answers: asked only after the lock."""
     progress: Callable[[], Mapping[str, Any]]

@@ -43,6 +43,23 @@ def open_past(window):
     return [(number, said) for number, _, said, _ in window.evaluate(cells)]
 
 
+def test_an_amendment_after_the_last_case_is_confirmed_where_nothing_more_comes(hall, enter):
+    """The page that says that no case is left says first that the amendment is stored."""
+    room = hall(browsing.case_films(1), reveal=False)
+    window = enter(room)
+    until(window, FILM)
+    press(window, "m", "Enter")
+    window.wait_for_selector("#nothing:not([hidden])")
+    open_past(window)
+    window.click("button[aria-label='Amend case 1']")
+    until(window, AMEND)
+    press(window, "e")
+    window.fill("#reason", "there is fluid too")
+    window.click("#save")
+    window.wait_for_selector("#nothing:not([hidden])")
+    assert window.inner_text("#phase").startswith("The amendment of case 1 is stored. ")
+
+
 def test_any_of_the_last_readings_is_amended_also_after_a_reload(hall, enter):
     """Two cases back: refused without a reason, stored beside the first read with one; the draft before it is kept."""
     room = hall(browsing.case_films(4), reveal=False)

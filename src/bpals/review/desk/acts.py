@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, select, update
+from sqlalchemy import Row, bindparam, func, literal, select, update
 
 from bpals.errors import NotNow
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import DRAWN, READING, STUDY
 from bpals.ledger.schema import now
 from bpals.review.desk import readings
@@ -19,14 +20,16 @@ from bpals.review.desk.sitting import Request, Sitting
 from bpals.review.desk.testimony import store_reviews
 from bpals.review.desk.views import Saved
 
-_INCLUSION = select(DRAWN.c.finding, DRAWN.c.inclusion).where(DRAWN.c.case_id == bindparam("of_case"))
-_OTHERS_LOCKED = readings.WHOLE.where(
-    READING.c.study_id == bindparam("study"),
-    READING.c.account_id == bindparam("reader"),
-    READING.c.state == "locked",
-    READING.c.reading_id != bindparam("but"),
+_INCLUSION = Ready(select(DRAWN.c.finding, DRAWN.c.inclusion).where(DRAWN.c.case_id == bindparam("of_case")))
+_OTHERS_LOCKED = Ready(
+    readings.WHOLE.where(
+        READING.c.study_id == bindparam("study"),
+        READING.c.account_id == bindparam("reader"),
+        READING.c.state == "locked",
+        READING.c.reading_id != bindparam("but"),
+    )
 )
-_LAST_LOCK = (
+_LAST_LOCK = Ready(
     select(READING.c.locked)
     .where(
         READING.c.study_id == bindparam("study"),
@@ -37,10 +40,12 @@ _LAST_LOCK = (
     .order_by(READING.c.position.desc())
     .limit(1)
 )
-_LOCKED = select(func.count()).where(
-    READING.c.study_id == bindparam("study"),
-    READING.c.state.in_(["locked", "done"]),
-    READING.c.slot.not_like("repeat %"),
+_LOCKED = Ready(
+    select(func.count()).where(
+        READING.c.study_id == bindparam("study"),
+        READING.c.state.in_([literal("locked"), literal("done")]),
+        READING.c.slot.not_like("repeat %"),
+    )
 )
 
 
@@ -58,8 +63,8 @@ def draft(request: Request, version: int, answer: Answer) -> Saved:
     return _finish(request, row, state=state, version=new, said={"answer": answer.as_dict()})
 
 
-def lock(request: Request, version: int, answer: Answer, spent: Spent) -> Saved:
-    """Store the blind read for good."""
+def lock(request: Request, version: int, answer: Answer, spent: Spent, signal: str | None = None) -> Saved:
+    """Store the blind read for good; `signal` is the version that the reader is shown next."""
     sitting = request.sitting
     row = readings.find(sitting, request.subject)
     if row.state in {"locked", "done"}:
@@ -73,11 +78,13 @@ def lock(request: Request, version: int, answer: Answer, spent: Spent) -> Saved:
     verdicts = complete(answer, findings, sitting.study.unmarked)
     if row.state == "released" and not readings.take_again(sitting, row):
         return _keep_only(request, row, answer)
-    values = _still_here(sitting, "locked")
+    values = _still_here(sitting, "locked") | ({} if signal is None else {"signal": signal})
     new = readings.change(sitting, row, answer=answer.as_json(), locked=sitting.now, **values)
     sealed = _store(sitting, row, answer, verdicts, phase="blind", spent=spent)
     told = {"answer": answer.as_dict(), "reviews": sealed}
     saved = _finish(request, row, state="locked", version=new, said=told)
+    if signal is not None:
+        _log_reveal(sitting, row.reading_id, state="locked", version=new, signal=signal)
     _after_lock(sitting, row)
     return saved
 
@@ -98,6 +105,8 @@ def second(request: Request, version: int, answer: Answer, spent: Spent, signal:
     check_spent(spent)
     verdicts = complete(answer, findings, sitting.study.unmarked)
     seen = signal if signal is not None else row.signal
+    if seen is None:
+        raise NotNow("nothing was revealed of this case yet")
     new = readings.change(sitting, row, answer=answer.as_json(), state="done", signal=seen)
     sealed = _store(sitting, row, answer, verdicts, phase="second", spent=spent, signal=seen)
     told = {"answer": answer.as_dict(), "reviews": sealed, "signal": seen}
@@ -158,7 +167,7 @@ def undo(request: Request, version: int) -> Saved:
     return _finish(request, row, state="leased", version=new, said={"undone": "skip"})
 
 
-def _writable(sitting: Sitting, reading_id: str, version: int) -> Row[Any]:
+def _writable(sitting: Sitting, reading_id: str, version: int) -> Any:
     """Give a reading that its reader may still write to; after the lock only the second read may be drafted."""
     row = readings.find(sitting, reading_id)
     if row.state == "done" or (row.state == "locked" and not sitting.study.reveal):
@@ -200,7 +209,7 @@ def _store(
     signal: str | None = None,
 ) -> dict[str, str]:
     """Add one review a finding."""
-    inclusion = dict(iter(sitting.connection.execute(_INCLUSION, {"of_case": row.case_id})))
+    inclusion = {drawn.finding: drawn.inclusion for drawn in _INCLUSION.rows(sitting.connection, of_case=row.case_id)}
     if sitting.study.asks == "all":
         # It is the film that was drawn: each of its findings is read with the film's chance.
         inclusion = dict.fromkeys(verdicts, max(filter(None, inclusion.values()), default=None))
@@ -260,7 +269,7 @@ def _since(sitting: Sitting, row: Row[Any]) -> float:
     if row.locked is not None:
         return float(row.locked)
     mine = {"study": sitting.study_id, "reader": sitting.account.account_id, "but": row.reading_id}
-    before = sitting.connection.execute(_LAST_LOCK, mine).scalar()
+    before = _LAST_LOCK.value(sitting.connection, **mine)
     return max(float(row.began), float(before or 0.0))
 
 
@@ -270,11 +279,11 @@ def _after_lock(sitting: Sitting, row: Row[Any]) -> None:
         settle(sitting, row.case_id)
     else:
         mine = {"study": sitting.study_id, "reader": sitting.account.account_id, "but": row.reading_id}
-        for other in sitting.connection.execute(_OTHERS_LOCKED, mine).all():
+        for other in _OTHERS_LOCKED.rows(sitting.connection, **mine):
             finish_blind(sitting, other)
     limit = sitting.study.stop_reads
     if limit is not None:
-        read = int(sitting.connection.execute(_LOCKED, {"study": sitting.study_id}).scalar_one())
+        read = int(_LOCKED.value(sitting.connection, study=sitting.study_id))
         if read >= limit:
             stop(sitting, f"{read:,} readings are locked, and the study was to stop at {limit:,}")
 
@@ -292,9 +301,12 @@ def note_reveal(sitting: Sitting, reading_id: str, signal: str) -> None:
     check_revealed(sitting, row)
     if row.signal != signal:
         readings.move(sitting, reading_id, signal=signal)
-        told = {"signal": signal, "state": row.state, "version": row.version, "study": sitting.study_id}
-        name = sitting.account.name
-        sitting.log.append(actor=name, action="revealed", detail=told, reading_id=reading_id)
+        _log_reveal(sitting, reading_id, state=row.state, version=row.version, signal=signal)
+
+
+def _log_reveal(sitting: Sitting, reading_id: str, *, state: str, version: int, signal: str) -> None:
+    told = {"signal": signal, "state": state, "version": version, "study": sitting.study_id}
+    sitting.log.append(actor=sitting.account.name, action="revealed", detail=told, reading_id=reading_id)
 
 
 def check_revealed(sitting: Sitting, row: Row[Any]) -> None:

@@ -10,9 +10,10 @@ import hashlib
 import secrets
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, bindparam, exists, func, insert, literal, or_, select
+from sqlalchemy import Row, and_, bindparam, exists, func, insert, literal, or_, select
 
 from bpals.errors import ContractBroken
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import CASE, READING
 from bpals.review.desk import readings
 from bpals.review.desk.answer import Answer
@@ -25,24 +26,27 @@ from bpals.review.desk.study import Study
 BLANK = Answer().as_json()
 PLENTY, SPARE = 12, 3
 """Where a batch has so many cases left for a reader, some more are leased at once: the next asks then write nothing."""
-_INSERT = insert(READING)
+_INSERT = Ready(insert(READING))
 
 _MINE = and_(READING.c.study_id == bindparam("study"), READING.c.account_id == bindparam("reader"))
-_IN_HAND = WHOLE.where(_MINE, READING.c.state.in_(["leased", "locked"]))
-_RETURNED = (
+_IN_HAND = Ready(WHOLE.where(_MINE, READING.c.state.in_([literal("leased"), literal("locked")])))
+_RETURNED = Ready(
     WHOLE.where(
         _MINE, READING.c.state == "released", or_(CASE.c.taken < CASE.c.wanted, READING.c.slot.like("repeat %"))
     )
     .order_by(READING.c.position)
     .limit(1)
 )
-_LAST_PLACE = select(func.coalesce(func.max(READING.c.position), -1)).where(_MINE)
-_OVERDUE = WHOLE.where(
-    READING.c.study_id == bindparam("study"),
-    READING.c.state.in_(["leased", "locked"]),
-    READING.c.held_until < bindparam("moment"),
+_SKIPPED = Ready(WHOLE.where(_MINE, READING.c.state == "skipped"))
+_LAST_PLACE = Ready(select(func.coalesce(func.max(READING.c.position), -1)).where(_MINE))
+_OVERDUE = Ready(
+    WHOLE.where(
+        READING.c.study_id == bindparam("study"),
+        READING.c.state.in_([literal("leased"), literal("locked")]),
+        READING.c.held_until < bindparam("moment"),
+    )
 )
-_FIRST_OVERDUE = (
+_FIRST_OVERDUE = Ready(
     select(READING.c.reading_id)
     .where(
         READING.c.study_id == bindparam("study"),
@@ -55,15 +59,14 @@ _READ_BY_ME = exists(literal(1)).where(READING.c.account_id == bindparam("reader
 _OFFERED = and_(CASE.c.study_id == bindparam("study"), STILL_OPEN, ~_READ_BY_ME)
 
 
-def _lowest(*more: Any) -> Select[Any]:
+def _lowest(*more: Any) -> Ready:
     from_floor = CASE.c.batch >= bindparam("floor")
-    return select(CASE.c.batch).where(_OFFERED, from_floor, *more).order_by(CASE.c.batch).limit(1)
+    return Ready(select(CASE.c.batch).where(_OFFERED, from_floor, *more).order_by(CASE.c.batch).limit(1))
 
 
-def _of_batch(*more: Any) -> Select[Any]:
-    return select(CASE.c.case_id, CASE.c.wanted, CASE.c.taken).where(
-        _OFFERED, CASE.c.batch == bindparam("number"), *more
-    )
+def _of_batch(*more: Any) -> Ready:
+    numbered = CASE.c.batch == bindparam("number")
+    return Ready(select(CASE.c.case_id, CASE.c.wanted, CASE.c.taken).where(_OFFERED, numbered, *more))
 
 
 _LOWEST, _OF_BATCH = _lowest(), _of_batch()
@@ -79,7 +82,7 @@ def shuffled(seed: int, *names: object) -> str:
 def sweep(sitting: Sitting) -> None:
     """Let the clock do its part: leases that ended go back, and a last lock can no longer be undone."""
     overdue = {"study": sitting.study_id, "moment": sitting.now}
-    for row in sitting.connection.execute(_OVERDUE, overdue).all():
+    for row in _OVERDUE.rows(sitting.connection, **overdue):
         if row.state == "leased":
             readings.give_back(sitting, row, "released")
             sitting.note("lease ended", {"state": "released", "version": row.version}, reading_id=row.reading_id)
@@ -97,13 +100,13 @@ def finish_blind(sitting: Sitting, row: Row[Any]) -> None:
 def is_due(sitting: Sitting, held: list[Row[Any]]) -> bool:
     """Say whether the clock has something to do: a lease of anybody's has ended, or one of these is half over."""
     overdue = {"study": sitting.study_id, "moment": sitting.now}
-    ends = sitting.connection.execute(_FIRST_OVERDUE, overdue).first()
+    ends = _FIRST_OVERDUE.first(sitting.connection, **overdue)
     return ends is not None or any(_is_half_over(sitting, row) for row in held)
 
 
 def in_hand(sitting: Sitting) -> list[Row[Any]]:
     """Give the readings that this reader holds, in their order: being read, or locked and waiting for a second read."""
-    rows = sitting.connection.execute(_IN_HAND, _me(sitting)).all()
+    rows = _IN_HAND.rows(sitting.connection, **_me(sitting))
     # Sorted here: asked to sort, SQLite would go through all that the reader ever read.
     return sorted((row for row in rows if row.state == "leased" or sitting.study.reveal), key=lambda row: row.position)
 
@@ -115,7 +118,7 @@ def fill(sitting: Sitting, missing: int, *, stopped: bool, floors: Floors) -> in
         leased += 1
     if leased == missing:
         return leased
-    place = int(sitting.connection.execute(_LAST_PLACE, _me(sitting)).scalar_one())
+    place = int(_LAST_PLACE.value(sitting.connection, **_me(sitting)))
     offered: list[Row[Any]] = []
     while leased < missing:
         case_id = None if stopped else due_repeat(sitting, place + 1)
@@ -134,8 +137,7 @@ def fill(sitting: Sitting, missing: int, *, stopped: bool, floors: Floors) -> in
 
 def bring_back(sitting: Sitting) -> int:
     """Let the reader be handed again what they skipped, as far as others have not taken it."""
-    skipped = WHOLE.where(_MINE, READING.c.state == "skipped")
-    rows = sitting.connection.execute(skipped, _me(sitting)).all()
+    rows = _SKIPPED.rows(sitting.connection, **_me(sitting))
     for row in rows:
         readings.move(sitting, row.reading_id, state="released")
         sitting.note("brought back", {"state": "released", "version": row.version}, reading_id=row.reading_id)
@@ -159,7 +161,7 @@ def _me(sitting: Sitting) -> dict[str, int]:
 
 def _take_returned(sitting: Sitting) -> bool:
     """Lease again what this reader had begun, with its draft, if the case is still free."""
-    row = sitting.connection.execute(_RETURNED, _me(sitting)).first()
+    row = _RETURNED.first(sitting.connection, **_me(sitting))
     if row is None or not readings.take_again(sitting, row):
         return False
     sitting.note("leased again", {"state": "leased", "version": row.version}, reading_id=row.reading_id)
@@ -172,7 +174,7 @@ def _offer(sitting: Sitting, *, stopped: bool, floors: Floors) -> list[Row[Any]]
     batch = _lowest_batch(sitting, lowest, floors)
     if batch is None:
         return []
-    cases = sitting.connection.execute(of_batch, {**_me(sitting), "number": batch}).all()
+    cases = of_batch.rows(sitting.connection, **_me(sitting), number=batch)
     seed, reader = sitting.study.seed, sitting.account.account_id
     return sorted(cases, key=lambda case: shuffled(seed, reader, case.case_id))
 
@@ -186,11 +188,11 @@ def _take(sitting: Sitting, case: Row[Any], place: int) -> None:
     _lease(sitting, case.case_id, slot, place)
 
 
-def _lowest_batch(sitting: Sitting, lowest: Select[Any], floors: Floors) -> int | None:
+def _lowest_batch(sitting: Sitting, lowest: Ready, floors: Floors) -> int | None:
     """Give the lowest batch that has a case for this reader, looking first where it was last time."""
     reader = sitting.account.account_id
     for floor in dict.fromkeys((floors.of(reader), 0)):
-        batch = sitting.connection.execute(lowest, {**_me(sitting), "floor": floor}).scalar()
+        batch = lowest.value(sitting.connection, **_me(sitting), floor=floor)
         if batch is not None:
             floors.found(reader, batch, began_at=floor)
             return int(batch)
@@ -211,18 +213,20 @@ def _lease(sitting: Sitting, case_id: int, slot: str, place: int) -> None:
         "answer": BLANK,
         "held_until": sitting.lease_end,
         "began": sitting.now,
+        "locked": None,
+        "signal": None,
     }
-    sitting.connection.execute(_INSERT, [row])
+    _INSERT.run(sitting.connection, **row)
     told = {"state": "leased", "version": 0, "case": case_id, "slot": slot, "reader": sitting.account.name}
     sitting.note("leased", told, reading_id=reading_id)
 
 
 _ONCE = READING.alias("once")
-_REPEATABLE = (
+_REPEATABLE = Ready(
     select(READING.c.case_id)
     .where(
         _MINE,
-        READING.c.state.in_(["locked", "done"]),
+        READING.c.state.in_([literal("locked"), literal("done")]),
         READING.c.position <= bindparam("latest"),
         READING.c.slot.not_like("repeat %"),
         ~exists(literal(1)).where(_ONCE.c.case_id == READING.c.case_id, _ONCE.c.slot == bindparam("slot")),
@@ -253,5 +257,5 @@ def due_repeat(sitting: Sitting, place: int) -> int | None:
     if place % block != drawn or latest < 0:
         return None
     asked = {**_me(sitting), "latest": latest, "slot": f"repeat {sitting.account.name}"}
-    cases = sitting.connection.execute(_REPEATABLE, asked).scalars().all()
+    cases = [row.case_id for row in _REPEATABLE.rows(sitting.connection, **asked)]
     return min(cases, key=lambda case_id: shuffled(seed, reader, "again", case_id), default=None)

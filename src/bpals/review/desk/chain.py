@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, bindparam, insert, select, text
+from sqlalchemy import Connection, RowMapping, bindparam, insert, select, text
 
 from bpals.errors import UsageError
 from bpals.ledger import Ledger
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import ADJUDICATION, ENTRY, READING, REVIEW
 from bpals.ledger.schema import now
 from bpals.review.desk.testimony import digest
@@ -28,9 +29,9 @@ _TURN = 0x62_70_61_6C_73
 _AT_ONCE = 5_000
 
 _HASHED = ("sequence", "at", "actor", "action", "reading_id", "detail", "key", "reply", "previous")
-_LAST = select(ENTRY.c.sequence, ENTRY.c.hash).order_by(ENTRY.c.sequence.desc()).limit(1)
-_INSERT = insert(ENTRY)
-_BY_KEY = select(ENTRY).where(ENTRY.c.key == bindparam("wanted"))
+_LAST = Ready(select(ENTRY.c.sequence, ENTRY.c.hash).order_by(ENTRY.c.sequence.desc()).limit(1))
+_INSERT = Ready(insert(ENTRY))
+_BY_KEY = Ready(select(ENTRY).where(ENTRY.c.key == bindparam("wanted")))
 
 
 def canonical(value: object) -> str:
@@ -76,14 +77,14 @@ class Log:
             "previous": previous,
         }
         made = _hash(entry)
-        self._connection.execute(_INSERT, [{**entry, "hash": made}])
+        _INSERT.run(self._connection, **entry, hash=made)
         self._last = (sequence + 1, made)
         return sequence + 1
 
     def _find_last(self) -> tuple[int, str]:
         if self._last is None:
             hold(self._connection)
-            last = self._connection.execute(_LAST).first()
+            last = _LAST.first(self._connection)
             self._last = (int(last.sequence), str(last.hash)) if last else (0, GENESIS)
         return self._last
 
@@ -103,9 +104,9 @@ def append(
     return log.append(actor=actor, action=action, detail=detail, reading_id=reading_id, key=key, reply=reply)
 
 
-def recall(connection: Connection, key: str) -> Row[Any] | None:
-    """Give the entry of a request that was done already."""
-    return connection.execute(_BY_KEY, {"wanted": key}).first()
+def recall(connection: Connection, key: str) -> Any:
+    """Give the entry of a request that was done already, or None."""
+    return _BY_KEY.first(connection, wanted=key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ def head(ledger: Ledger) -> Head:
 
 
 def _head(connection: Connection) -> Head:
-    last = connection.execute(_LAST).first()
+    last = _LAST.first(connection)
     return Head(sequence=int(last.sequence), hash=str(last.hash)) if last else Head(sequence=0, hash=GENESIS)
 
 

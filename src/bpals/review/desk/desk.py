@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import polars as pl
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from bpals.errors import NotNow, UsageError
 from bpals.ledger import Ledger
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import CASE, STUDY
 from bpals.ledger.schema import now
 from bpals.review.desk import acts, adjudication, assignment, chain, consensus, discussion, drawing, past, readings
@@ -33,6 +34,8 @@ from bpals.review.desk.views import BlindRead, Disagreement, Handed, PastReading
 _Given = TypeVar("_Given")
 _COUNT_S = 30.0
 """How long the number of cases is believed: another process may draw."""
+
+_STOPPED = Ready(select(STUDY.c.stopped).where(STUDY.c.study_id == bindparam("study")))
 
 ROOM = Account(account_id=0, name=chain.ROOM, role="admin")
 
@@ -128,14 +131,7 @@ class Desk:
         `signal` is the version that the reader is shown as soon as this returns.
         """
         ask = _Ask(action="lock", subject=reading_id, key=key, content=answer.as_json())
-
-        def work(request: Request) -> Saved:
-            locked = acts.lock(request, version, answer, spent)
-            if signal is not None and locked.reply["state"] == "locked":
-                acts.note_reveal(request.sitting, reading_id, signal)
-            return locked
-
-        saved = self._keyed(account, ask, work)
+        saved = self._goes_on(account, ask, lambda request: acts.lock(request, version, answer, spent, signal))
         if saved.reply["state"] == "released":
             raise NotNow("your time for this case had ended and it has gone to another reader; what you wrote is kept")
         return saved
@@ -151,24 +147,27 @@ class Desk:
         spent: Spent,
         signal: str | None = None,
     ) -> Saved:
-        """Store the second read, after the reveal; `signal` is the version that was on the screen."""
+        """Store the second read, after the reveal.
+
+        `signal` is the version that was on the screen; without it, the one that was revealed last.
+        """
         ask = _Ask(action="second", subject=reading_id, key=key, content=answer.as_json())
         return self._keyed(account, ask, lambda request: acts.second(request, version, answer, spent, signal))
 
     def skip(self, account: Account, reading_id: str, *, version: int, key: str) -> Saved:
         """Leave a case to others."""
         ask = _Ask(action="skip", subject=reading_id, key=key)
-        return self._keyed(account, ask, lambda request: acts.skip(request, version))
+        return self._goes_on(account, ask, lambda request: acts.skip(request, version))
 
     def undo(self, account: Account, reading_id: str, *, version: int, key: str) -> Saved:
         """Take back a skip, or the last lock where the study does not reveal."""
         ask = _Ask(action="undo", subject=reading_id, key=key)
-        return self._keyed(account, ask, lambda request: acts.undo(request, version))
+        return self._goes_on(account, ask, lambda request: acts.undo(request, version))
 
     def amend(self, account: Account, reading_id: str, *, version: int, key: str, answer: Answer, reason: str) -> Saved:
         """Correct a locked read, with a reason; the first one stays beside it."""
         ask = _Ask(action="amend", subject=reading_id, key=key, content=f"{answer.as_json()}\0{reason}")
-        return self._keyed(account, ask, lambda request: acts.amend(request, version, answer, reason))
+        return self._goes_on(account, ask, lambda request: acts.amend(request, version, answer, reason))
 
     def bring_back(self, account: Account) -> int:
         """Offer the reader again what they skipped and nobody else has taken; say how many those are."""
@@ -249,8 +248,7 @@ class Desk:
         return Handed(current=current, ahead=tuple(others), of=max(current.case_no, self._expected(sitting)))
 
     def _stopped(self, sitting: Sitting) -> str:
-        which = select(STUDY.c.stopped).where(STUDY.c.study_id == self.study_id)
-        return sitting.connection.execute(which).scalar() or ""
+        return _STOPPED.value(sitting.connection, study=self.study_id) or ""
 
     def _expected(self, sitting: Sitting) -> int:
         """Say about how many cases a reader will be handed; counting 100,000 takes a while, so it is remembered."""
@@ -281,14 +279,21 @@ class Desk:
     def _read(self, account: Account, work: Callable[[Sitting], _Given]) -> _Given:
         return self.ledger.look(lambda connection: work(self._sitting(connection, account)))
 
-    def _keyed(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
-        """Do what is asked once: the same key again gives the first receipt."""
+    def _goes_on(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
+        """Do what is asked once, and give with the receipt the reading with which the page goes on."""
 
         def once(sitting: Sitting) -> Saved:
-            request = Request(sitting=sitting, **asdict(ask))
-            return request.done_before() or work(request)
+            return past.with_reading(sitting, self._once(sitting, ask, work), ask.subject)
 
         return self._write(account, once)
+
+    def _keyed(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
+        """Do what is asked once: the same key again gives the first receipt."""
+        return self._write(account, lambda sitting: self._once(sitting, ask, work))
+
+    def _once(self, sitting: Sitting, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
+        request = Request(sitting=sitting, **asdict(ask))
+        return request.done_before() or work(request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

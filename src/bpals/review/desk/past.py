@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Row, bindparam, select
 
 from bpals.errors import NotNow
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import READING, REVIEW
 from bpals.review.desk import readings
 from bpals.review.desk.answer import Answer, Verdict
 from bpals.review.desk.assignment import in_hand, repeat_distance
 from bpals.review.desk.sitting import Sitting
-from bpals.review.desk.views import BlindRead, PastReading
+from bpals.review.desk.views import BlindRead, PastReading, Saved
 
-_SAID = (
-    select(REVIEW.c.reading_id, REVIEW.c.phase, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.quality, REVIEW.c.devices)
-    .where(REVIEW.c.reading_id.in_(bindparam("wanted_ids", expanding=True)))
+_SAID = Ready(
+    select(REVIEW.c.phase, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.quality, REVIEW.c.devices)
+    .where(REVIEW.c.reading_id == bindparam("wanted_id"))
     .order_by(REVIEW.c.review_id)
 )
 _FINISHED = (
@@ -33,11 +34,21 @@ _FINISHED = (
 )
 
 
+def with_reading(sitting: Sitting, saved: Saved, reading_id: str) -> Saved:
+    """Put into a receipt the reading as it stands now, and what is stored of it where its second read is due."""
+    row = readings.fresh(sitting, reading_id)
+    view = readings.show(sitting, row)
+    return replace(saved, view=view, read=_blind_read(sitting, row) if view.phase == "second" else None)
+
+
 def blind_read(sitting: Sitting, reading_id: str) -> BlindRead:
     """Give what is stored of a reader's own blind read; NotNow before the lock."""
-    row = readings.find(sitting, reading_id)
-    said = _said(sitting, [row.reading_id])
-    blind = said.get((row.reading_id, "blind"))
+    return _blind_read(sitting, readings.find(sitting, reading_id))
+
+
+def _blind_read(sitting: Sitting, row: Row[Any]) -> BlindRead:
+    said = _said(sitting, row.reading_id)
+    blind = said.get("blind")
     if row.state not in {"locked", "done"} or not blind:
         raise NotNow("this case is not locked: nothing of it is stored yet")
     any_of_it = next(iter(blind.values()))
@@ -45,7 +56,7 @@ def blind_read(sitting: Sitting, reading_id: str) -> BlindRead:
         verdicts=_verdicts(blind),
         quality=any_of_it.quality,
         devices=any_of_it.devices,
-        second=_verdicts(said[row.reading_id, "second"]) if (row.reading_id, "second") in said else None,
+        second=_verdicts(said["second"]) if "second" in said else None,
     )
 
 
@@ -63,29 +74,29 @@ def last_readings(sitting: Sitting, most: int) -> tuple[PastReading, ...]:
         "after": held[0].position - repeat_distance(study) if held and study.repeats > 0 else -1,
         "most": most,
     }
-    rows = sitting.connection.execute(_FINISHED, asked).all()
-    said = _said(sitting, [row.reading_id for row in rows])
-    return tuple(
-        PastReading(
-            reading_id=row.reading_id,
-            case_no=row.position + 1,
-            locked=row.locked,
-            marked=(now := Answer.from_json(row.answer)).verdicts,
-            quality=now.quality,
-            amended=(row.reading_id, "amended") in said,
-            blind=_verdicts(said.get((row.reading_id, "blind"), {})),
-            second=_verdicts(said[row.reading_id, "second"]) if (row.reading_id, "second") in said else None,
-        )
-        for row in rows
+    return tuple(_past(sitting, row) for row in sitting.connection.execute(_FINISHED, asked).all())
+
+
+def _past(sitting: Sitting, row: Row[Any, Any, Any, Any]) -> PastReading:
+    now, said = Answer.from_json(row.answer), _said(sitting, row.reading_id)
+    return PastReading(
+        reading_id=row.reading_id,
+        case_no=row.position + 1,
+        locked=row.locked,
+        marked=now.verdicts,
+        quality=now.quality,
+        amended="amended" in said,
+        blind=_verdicts(said.get("blind", {})),
+        second=_verdicts(said["second"]) if "second" in said else None,
     )
 
 
-def _said(sitting: Sitting, reading_ids: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Give (reading, phase) -> finding -> what is stored of it."""
-    said: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in sitting.connection.execute(_SAID, {"wanted_ids": list(reading_ids)}):
+def _said(sitting: Sitting, reading_id: str) -> dict[str, dict[str, Any]]:
+    """Give phase -> finding -> what is stored of it."""
+    said: dict[str, dict[str, Any]] = {}
+    for one in _SAID.rows(sitting.connection, wanted_id=reading_id):
         # A later row stands instead of an earlier one: undone and read again.
-        said.setdefault((one.reading_id, one.phase), {})[one.finding] = one
+        said.setdefault(one.phase, {})[one.finding] = one
     return said
 
 

@@ -6,9 +6,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, Update, bindparam, literal_column, select, update
+from sqlalchemy import Row, bindparam, literal_column, select, update
 
 from bpals.errors import NotYours, StaleVersion
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import CASE, READING
 from bpals.review.desk.answer import Answer
 from bpals.review.desk.sitting import Sitting
@@ -19,25 +20,27 @@ WHOLE = select(
 ).join_from(READING, CASE, READING.c.case_id == CASE.c.case_id)
 """A reading with what is needed of its case."""
 
-_ONE = WHOLE.where(READING.c.reading_id == bindparam("wanted_id"))
-_SLOTS = select(READING.c.slot).where(READING.c.case_id == bindparam("of_case"))
+_ONE = Ready(WHOLE.where(READING.c.reading_id == bindparam("wanted_id")))
+_SLOTS = Ready(select(READING.c.slot).where(READING.c.case_id == bindparam("of_case")))
 _BY_ID = update(READING).where(READING.c.reading_id == bindparam("changed_id"))
-_TAKEN = update(CASE).where(CASE.c.case_id == bindparam("of_case")).values(taken=CASE.c.taken + bindparam("more"))
+_TAKEN = Ready(
+    update(CASE).where(CASE.c.case_id == bindparam("of_case")).values(taken=CASE.c.taken + bindparam("more"))
+)
 
 
-def find(sitting: Sitting, reading_id: str) -> Row[Any]:
+def find(sitting: Sitting, reading_id: str) -> Any:
     """Give a reading of this person; another's is answered as if there were none."""
     # Ours are plain letters; what else an address can hold, a database may choke on.
     plain = reading_id.isascii() and reading_id.isprintable()
-    row = sitting.connection.execute(_ONE, {"wanted_id": reading_id}).first() if plain else None
+    row = _ONE.first(sitting.connection, wanted_id=reading_id) if plain else None
     if row is None or row.account_id != sitting.account.account_id or row.study_id != sitting.study_id:
         raise NotYours("you have no such reading. Ask for your next case")
     return row
 
 
-def fresh(sitting: Sitting, reading_id: str) -> Row[Any]:
+def fresh(sitting: Sitting, reading_id: str) -> Any:
     """Give a reading as it stands after a change of this transaction."""
-    return sitting.connection.execute(_ONE, {"wanted_id": reading_id}).one()
+    return _ONE.first(sitting.connection, wanted_id=reading_id)
 
 
 def show(sitting: Sitting, row: Row[Any]) -> ReadingView:
@@ -101,13 +104,13 @@ def change(sitting: Sitting, row: Row[Any], **values: Any) -> int:
 
 def move(sitting: Sitting, reading_id: str, **values: Any) -> None:
     """Change where a reading stands, and nothing that its reader wrote: its version stays."""
-    sitting.connection.execute(_setting(*sorted(values)), {"changed_id": reading_id, **_named(values)})
+    _setting(*sorted(values)).run(sitting.connection, changed_id=reading_id, **_named(values))
 
 
 @functools.cache
-def _setting(*columns: str) -> Update:
+def _setting(*columns: str) -> Ready:
     """Make the statement that sets these columns: once, because making one takes longer than running it."""
-    return _BY_ID.values({column: bindparam(f"new_{column}") for column in columns})
+    return Ready(_BY_ID.values({column: bindparam(f"new_{column}") for column in columns}))
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,13 +124,13 @@ def is_repeat(row: Row[Any]) -> bool:
 
 def free_slot(sitting: Sitting, case_id: int, wanted: int) -> str | None:
     """Give the lowest place that is free among those a case wants; none if it has its readers."""
-    held = {slot for (slot,) in sitting.connection.execute(_SLOTS, {"of_case": case_id})}
+    held = {slot for (slot,) in _SLOTS.rows(sitting.connection, of_case=case_id)}
     return next((str(number) for number in range(1, wanted + 1) if str(number) not in held), None)
 
 
 def count_taken(sitting: Sitting, case_id: int, more: int) -> None:
     """Count one reader more, or one fewer, of a case."""
-    sitting.connection.execute(_TAKEN, {"of_case": case_id, "more": more})
+    _TAKEN.run(sitting.connection, of_case=case_id, more=more)
 
 
 def give_back(sitting: Sitting, row: Row[Any], state: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, bindparam, select, update
+from sqlalchemy import Row, bindparam, literal, select, update
 
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import ADJUDICATION, CASE, READING, REVIEW
 from bpals.ledger.schema import now
 from bpals.review.desk import readings
@@ -18,17 +19,25 @@ from bpals.review.desk.readings import WHOLE
 from bpals.review.desk.sitting import Sitting
 from bpals.review.desk.testimony import store_adjudications
 
-_CASE = select(CASE).where(CASE.c.case_id == bindparam("of_case"))
-_READERS = WHOLE.where(READING.c.case_id == bindparam("of_case"), READING.c.state.in_(["locked", "done"])).order_by(
-    READING.c.reading_id
+_CASE = Ready(select(CASE).where(CASE.c.case_id == bindparam("of_case")))
+_READERS = Ready(
+    WHOLE.where(
+        READING.c.case_id == bindparam("of_case"), READING.c.state.in_([literal("locked"), literal("done")])
+    ).order_by(READING.c.reading_id)
 )
-_SAID = (
+_SAID = Ready(
     select(REVIEW)
     .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id)
     .where(READING.c.case_id == bindparam("of_case"), REVIEW.c.repeat == 0)
     .order_by(REVIEW.c.review_id)
 )
-_SETTLED = select(ADJUDICATION.c.finding).where(ADJUDICATION.c.case_id == bindparam("of_case"))
+_CALLED = Ready(update(CASE).where(CASE.c.case_id == bindparam("of_case")).values(wanted=bindparam("more")))
+_MOVED = Ready(
+    update(CASE)
+    .where(CASE.c.case_id == bindparam("of_case"))
+    .values(stage=bindparam("to_stage"), round=bindparam("to_round"))
+)
+_SETTLED = Ready(select(ADJUDICATION.c.finding).where(ADJUDICATION.c.case_id == bindparam("of_case")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,23 +84,23 @@ def majority(verdicts: Iterable[str]) -> str | None:
 
 def reads_of(sitting: Sitting, case_id: int) -> CaseReads:
     """Gather what was said of a case by those whose blind read is final."""
-    case = sitting.connection.execute(_CASE, {"of_case": case_id}).one()
+    case = _CASE.first(sitting.connection, of_case=case_id)
     return _gather(sitting, case, _final_readers(sitting, case_id))
 
 
 def _final_readers(sitting: Sitting, case_id: int) -> tuple[Row[Any], ...]:
-    found = sitting.connection.execute(_READERS, {"of_case": case_id}).all()
+    found = _READERS.rows(sitting.connection, of_case=case_id)
     return tuple(row for row in found if readings.is_final(sitting, row) and not readings.is_repeat(row))
 
 
 def _gather(sitting: Sitting, case: Row[Any], readers: tuple[Row[Any], ...]) -> CaseReads:
-    connection, which = sitting.connection, {"of_case": case.case_id}
+    connection = sitting.connection
     final = {row.reading_id for row in readers}
     blind: dict[str, dict[str, Row[Any]]] = {}
     rounds: dict[int, dict[str, dict[str, Row[Any]]]] = {}
     amended: dict[str, dict[str, Verdict]] = {}
     pinned: dict[str, int] = {}
-    for row in connection.execute(_SAID, which):
+    for row in _SAID.rows(connection, of_case=case.case_id):
         if row.reading_id not in final or row.phase == "second":
             continue
         pinned[row.reading_id] = row.review_id
@@ -107,7 +116,7 @@ def _gather(sitting: Sitting, case: Row[Any], readers: tuple[Row[Any], ...]) -> 
         readers=readers,
         blind=blind,
         rounds=rounds,
-        settled=frozenset(connection.execute(_SETTLED, which).scalars()),
+        settled=frozenset(row.finding for row in _SETTLED.rows(connection, of_case=case.case_id)),
         pinned=pinned,
         amended=amended,
     )
@@ -116,7 +125,7 @@ def _gather(sitting: Sitting, case: Row[Any], readers: tuple[Row[Any], ...]) -> 
 def settle(sitting: Sitting, case_id: int) -> None:
     """See whether a case has all its reads, and do what the study's rule says where they differ."""
     rule = sitting.study.adjudication
-    case = sitting.connection.execute(_CASE, {"of_case": case_id}).one()
+    case = _CASE.first(sitting.connection, of_case=case_id)
     if rule == "none" or case.stage == "settled" or case.taken < case.wanted:
         return
     readers = _final_readers(sitting, case_id)
@@ -161,7 +170,7 @@ def _third(sitting: Sitting, reads: CaseReads, disputed: list[str]) -> None:
     case_id = reads.case.case_id
     if None in votes.values() and reads.case.wanted == sitting.study.readers_per_case:
         more = reads.case.wanted + 1
-        sitting.connection.execute(update(CASE).where(CASE.c.case_id == case_id).values(wanted=more))
+        _CALLED.run(sitting.connection, of_case=case_id, more=more)
         sitting.note("another reader called", {"case": case_id, "wanted": more, "findings": disputed})
         return
     found = {finding: verdict for finding, verdict in votes.items() if verdict is not None}
@@ -176,5 +185,5 @@ def _set_stage(sitting: Sitting, reads: CaseReads, stage: str, *, round_: int) -
 
 def set_stage(sitting: Sitting, case_id: int, stage: str, *, round_: int) -> None:
     """Move a case on, and write it down."""
-    sitting.connection.execute(update(CASE).where(CASE.c.case_id == case_id).values(stage=stage, round=round_))
+    _MOVED.run(sitting.connection, of_case=case_id, to_stage=stage, to_round=round_)
     sitting.note(stage, {"case": case_id, "round": round_})

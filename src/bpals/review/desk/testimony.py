@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, Double, Integer, RowMapping, Table, func, insert, select
 from sqlalchemy.dialects import sqlite
 
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import ADJUDICATION, REVIEW
 
 SEAL_LETTERS = 32
@@ -69,18 +70,24 @@ def _store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any
     if not rows:
         return {}
     whole = [{name: row.get(name) for name in _SAID[table].names} for row in rows]
-    (identity,) = table.primary_key.columns
     if connection.dialect.name == "sqlite":
         # Nobody else writes now, and SQLite gives back the numbers of many rows one row at a time only.
-        first = int(connection.execute(select(func.coalesce(func.max(identity), 0))).scalar_one()) + 1
+        first = int(_last_number(table).value(connection)) + 1
         numbers: Sequence[int] = range(first, first + len(whole))
         said = _SAID[table]
         placed = [(number, *said.values(row)) for number, row in zip(numbers, whole, strict=True)]
         connection.exec_driver_sql(_plain_insert(table), placed)
     else:
+        (identity,) = table.primary_key.columns
         added = connection.execute(insert(table).returning(identity, sort_by_parameter_order=True), whole)
         numbers = added.scalars().all()
     return {str(number): digest(table, row) for number, row in zip(numbers, whole, strict=True)}
+
+
+@functools.cache
+def _last_number(table: Table) -> Ready:
+    (identity,) = table.primary_key.columns
+    return Ready(select(func.coalesce(func.max(identity), 0)))
 
 
 @functools.cache

@@ -86,6 +86,10 @@ class Saved:
     version: int
     reply: Mapping[str, Any]
     """What was answered, as JSON: `reading_id` or `case_id`, `version`, `state`."""
+    view: ReadingView | None = None
+    """The reading as it stands now, where the page goes on with it: after a lock, a skip, an undo or an amendment."""
+    read: BlindRead | None = None
+    """What is stored of it, once its second read may be given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

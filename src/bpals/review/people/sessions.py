@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from bpals.ledger import Ledger
+from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import ACCOUNT, SESSION
-from bpals.review.desk.account import Account, Role
+from bpals.review.desk.account import Account
 from bpals.review.people.tokens import hashed, new_token
 
 SEEN_EVERY_S = 60
 """`seen` is written at most this often: a request that only reads stays one that only reads."""
-
-_FOUND = (
-    select(SESSION.c.seen, SESSION.c.ends, ACCOUNT.c.account_id, ACCOUNT.c.name, ACCOUNT.c.role)
-    .join(ACCOUNT, ACCOUNT.c.account_id == SESSION.c.account_id)
-    .where(SESSION.c.token == bindparam("key"), ACCOUNT.c.disabled == 0)
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +37,11 @@ class Sessions:
         self._secret = secret
         self._idle_s = idle_s
         self._stay_s = stay_s
+        self._running = Ready(
+            select(ledger.clock, SESSION.c.seen, SESSION.c.ends, ACCOUNT.c.account_id, ACCOUNT.c.name, ACCOUNT.c.role)
+            .join_from(SESSION, ACCOUNT, ACCOUNT.c.account_id == SESSION.c.account_id)
+            .where(SESSION.c.token == bindparam("key"), ACCOUNT.c.disabled == 0)
+        )
 
     def begin(self, account_id: int, *, instead_of: str | None = None) -> str:
         """Begin a session under a new token; the one that the browser came with ends."""
@@ -71,20 +70,13 @@ class Sessions:
 
         The second is whether it is time to `touch` the session.
         """
-        asked = (
-            select(SESSION.c.seen, SESSION.c.ends, ACCOUNT.c.account_id, ACCOUNT.c.name, ACCOUNT.c.role)
-            .join(ACCOUNT, ACCOUNT.c.account_id == SESSION.c.account_id)
-            .where(SESSION.c.token == hashed(self._secret, token), ACCOUNT.c.disabled == 0)
-        )
-        with self._ledger.reading() as connection:
-            found = connection.execute(asked).first()
-            if found is None:
-                return None, False
-            now = self._ledger.database_time(connection)
-        if now >= min(found.ends, found.seen + self._idle_s):
+        found = self._ledger.glance(self._running, key=hashed(self._secret, token))
+        if found is None:
             return None, False
-        account = Account(account_id=found.account_id, name=found.name, role=cast("Role", found.role))
-        return account, now >= found.seen + SEEN_EVERY_S
+        now, seen, ends, account_id, name, role = found
+        if now >= min(ends, seen + self._idle_s):
+            return None, False
+        return Account(account_id=account_id, name=name, role=role), now >= seen + SEEN_EVERY_S
 
     def touch(self, token: str) -> None:
         """Write down that somebody is still there."""

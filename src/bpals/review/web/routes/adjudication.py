@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
@@ -35,7 +34,7 @@ def adjudicate(case_id: CaseId, body: AdjudicationBody, room: TheRoom, account: 
         verdicts={finding: (settled.verdict, settled.how) for finding, settled in body.verdicts.items()},
         note=body.note,
     )
-    return asdict(saved)
+    return {"version": saved.version, "reply": saved.reply}
 
 
 @router.get("/adjudication/{case_id}/films/{n}")
@@ -56,7 +55,7 @@ def answer_round(case_id: CaseId, body: RoundBody, room: TheRoom, account: Me) -
     saved = room.desk.round_answer(
         account, case_id, round_=body.round, key=body.key, verdicts=body.verdicts, note=body.note
     )
-    return asdict(saved)
+    return {"version": saved.version, "reply": saved.reply}
 
 
 @router.get("/rounds/{case_id}/films/{n}")

@@ -78,7 +78,7 @@ class ReadingPage {
       try {
         const handed = await this.book.next();
         if (handed.reading) this.showCase(handed.reading, handed.reveal, words);
-        else this.#nothing(handed.why, handed.why_code);
+        else this.#nothing(handed.why, handed.why_code, words);
         return this.sending.offerRetry(false);
       } catch (error) {
         if (error instanceof LoggedOut) return location.assign("/login?next=/read");
@@ -178,8 +178,8 @@ class ReadingPage {
     document.title = document.title.replace(/^[^·]*/, `${words} `);
   }
 
-  #nothing(why, code = "") {
-    this.#closeCase(why || "No case is waiting for you.");
+  #nothing(why, code = "", words = "") {
+    this.#closeCase(`${words} ${why || "No case is waiting for you."}`.trim());
     toggle(byId("bring-back"), code === "skipped");
     announce(byId("phase").textContent);
     toggle(byId("nothing"), true);

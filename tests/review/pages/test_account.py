@@ -32,6 +32,7 @@ def test_an_admin_invites_somebody_who_sets_a_password(room, enter):
     assert other.inner_text(".who") == MARKUP
     other.click(".who")
     other.wait_for_selector("#sessions table")
+    assert "asks for nothing for 8 hours is logged out" in other.inner_text("main")
     assert other.locator("#accounts").count() == 0
     other.fill("#new", webroom.PASSWORD)
     other.click("#password button")

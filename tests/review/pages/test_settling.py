@@ -48,6 +48,25 @@ def test_disagreements_stand_side_by_side_without_names_and_are_settled(disputed
     assert (settled["verdict"], settled["how"]) == ("uncertain", "adjudicator")
 
 
+def test_what_was_chosen_and_written_outlives_a_reload(disputed, enter):
+    """The window keeps verdict and note until they are stored; then nothing of it stays in the browser."""
+    room = disputed(adjudication="adjudicator")
+    window = enter(room, "judge", "adjudicator", page="/adjudicate")
+    until(window, FILM)
+    window.keyboard.press("e")
+    window.select_option(".dispute select", "consensus")
+    window.fill("#note", "seen on the lateral film too")
+    window.reload()
+    until(window, FILM)
+    assert window.is_checked(".dispute input[value=present]")
+    assert window.input_value("#note") == "seen on the lateral film too"
+    window.click("#save")
+    until(window, NOTHING)
+    settled = room.room.desk.consensus().filter(finding="Effusion").row(0, named=True)
+    assert (settled["verdict"], settled["how"]) == ("present", "consensus")
+    assert window.evaluate("sessionStorage.length") == 0
+
+
 def test_a_majority_is_recorded_as_one(hall, enter):
     """With three readers the majority can be taken as it is, and is stored as such."""
     room = hall(browsing.case_films(1), readers_per_case=3, adjudication="adjudicator")

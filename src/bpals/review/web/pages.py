@@ -37,7 +37,7 @@ class Pages:
             loader=DictLoader(texts), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
         self._jinja.globals |= {"asset": self._address, "title": settings.title, "dataset": settings.dataset}
-        self._jinja.globals |= {"tools": TOOLS, "finding_keys": FINDING_KEYS}
+        self._jinja.globals |= {"tools": TOOLS, "finding_keys": FINDING_KEYS, "idle_hours": settings.idle_s / 3600}
         self._templates = {name: self._jinja.get_template(name) for name in texts}
 
     def render(self, name: str, **values: Any) -> str:

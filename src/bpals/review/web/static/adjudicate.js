@@ -71,6 +71,7 @@ class SettlingPage {
     byId("disputes").replaceChildren(...disputes.map((dispute, at) => this.#dispute(dispute, at)));
     const findings = disputes.map(({ finding }) => ({ name: finding, key: this.findingKeys[finding] }));
     this.keys.findings = findings;
+    this.#takeUpAgain();
     this.panes.show(disagreement.films, (n) => `${this.base}/${disagreement.case_id}/films/${n}`, "Disputed case");
     toggle(byId("written"), true);
     this.panes.current?.focus({ preventScroll: true });
@@ -101,13 +102,41 @@ class SettlingPage {
     const change = ({ target }) => {
       this.how[finding] = target.value;
       if (target.value === "majority") this.#take(finding, majority);
+      this.#keep();
     };
     return make("p", {}, make("label", { for: `how${at}` }, "Recorded as "), make("select", { id: `how${at}`, change }, ...options));
   }
 
+  /** Where this window keeps what is not sent yet; what readers say anew is another question, and begins anew. */
+  get #place() {
+    const { case_id, round, pinned } = this.case;
+    return `bpals.settling.${case_id}.${round}.${JSON.stringify(pinned)}`;
+  }
+
+  #keep() {
+    const { verdicts, how } = this;
+    sessionStorage.setItem(this.#place, JSON.stringify({ verdicts, how, note: byId("note").value }));
+  }
+
+  /** Take up what was chosen in this window before a reload. */
+  #takeUpAgain() {
+    const kept = JSON.parse(sessionStorage.getItem(this.#place) ?? "null");
+    if (!kept) return;
+    byId("note").value = kept.note;
+    for (const [finding, how] of Object.entries(kept.how)) {
+      this.how[finding] = how;
+      this.#fieldset(finding).querySelector("select").value = how;
+    }
+    for (const [finding, verdict] of Object.entries(kept.verdicts)) this.#take(finding, verdict);
+  }
+
+  #fieldset(finding) {
+    return [...document.querySelectorAll(".dispute")].find((each) => each.dataset.finding === finding);
+  }
+
   #take(finding, verdict) {
     this.verdicts[finding] = verdict;
-    const place = [...document.querySelectorAll(".dispute")].find((each) => each.dataset.finding === finding);
+    const place = this.#fieldset(finding);
     for (const input of place.querySelectorAll("input[type=radio]")) input.checked = input.value === verdict;
     const dispute = this.case.disputes.find((each) => each.finding === finding);
     const how = place.querySelector("select");
@@ -115,6 +144,7 @@ class SettlingPage {
       how.value = "adjudicator";
       this.how[finding] = "adjudicator";
     }
+    this.#keep();
     this.#drawBoxes(finding);
     announce(`${spoken(finding)}: ${verdict}.`);
   }
@@ -143,6 +173,7 @@ class SettlingPage {
     this.#close(true);
     try {
       const saved = await this.#send();
+      sessionStorage.removeItem(this.#place);
       announce("Settled.");
       await this.next();
       if (saved?.reply?.warning) this.#notice(saved.reply.warning);
@@ -227,6 +258,7 @@ class SettlingPage {
     byId("keys-on").addEventListener("change", ({ target }) => (this.keys.on = target.checked));
     byId("ask-again").addEventListener("click", () => this.next());
     byId("retry").addEventListener("click", () => retryNow());
+    byId("note").addEventListener("input", () => this.case && this.#keep());
     byId("written").addEventListener("submit", (event) => event.preventDefault());
     byId("panes").addEventListener("film-shown", () => this.#drawBoxes());
   }

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.chronology import patients
+from bpals.chronology import patients, reports_of_films
 from bpals.judges import timeline
 from bpals.judges.network import Training
 from bpals.judges.record import RecordJudge
@@ -231,7 +231,7 @@ def test_flipping_one_claim_maps_its_trust_to_one_less_it(makers, seed):
     dataset = tiny_dataset(patients=60, longest=6, seed=seed)
     record, seated = judged(dataset, seed=seed), panel(dataset, *eyes(dataset, seen, seed), fold=folds(dataset))
     pairs = lay_out(dataset.images, dataset.claims, record, dataset.vocabulary)
-    assert omissions(pairs.states, dataset.images, seated.fold).any()
+    assert omissions(pairs.states, reports_of_films(dataset.images), seated.fold).any()
     before = estimate(dataset, record, panel=seated).table
     for one in dataset.claims.sample(3, seed=seed).iter_slices(1):
         turned = dataclasses.replace(dataset, claims=flipped(dataset.claims, one))

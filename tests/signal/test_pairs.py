@@ -163,3 +163,19 @@ def test_probabilities_and_logits_are_inverse_and_finite():
     assert np.isfinite(logit(p)).all()
     assert sigmoid(logit(p)) == pytest.approx(p, abs=2e-6)
     assert sigmoid(np.array([-1e9, 1e9])) == pytest.approx([0, 1], abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_the_rows_does_not_matter(judged, seed):
+    """A table in the dataset's own order is copied whole; shuffled it is laid out row by row, to the same matrices."""
+    dataset = tiny_dataset(patients=12, seed=seed)
+    judgments = judged(dataset, seed=seed)
+    turned = lay_out(
+        dataset.images,
+        dataset.claims.sample(fraction=1.0, shuffle=True, seed=seed),
+        judgments.sample(fraction=1.0, shuffle=True, seed=seed + 1),
+        dataset.vocabulary,
+    )
+    straight = lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
+    for name in ("states", "p_present", "spread", "answered"):
+        np.testing.assert_array_equal(getattr(straight, name), getattr(turned, name))

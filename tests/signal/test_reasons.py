@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import shape
+from bpals.chronology import reports_of_films
 from bpals.findings import Group
 from bpals.signal import reasons
 from bpals.signal.devices import Asked
@@ -35,7 +36,7 @@ def told(matrices):
             schema={name: IMAGES[name] for name in ("image_id", "patient_id", "study_id", "follow_up")},
         )
         pairs = matrices([[STATES[mark]] for mark in strip], [[0.3]] * len(strip))
-        return reasons.timeline_reasons(pairs, images).of(0).to_list()
+        return reasons.timeline_reasons(pairs, images, reports_of_films(images)).of(0).to_list()
 
     return told
 
@@ -142,7 +143,7 @@ def test_nothing_is_said_about_nothing(matrices):
     pairs = matrices(np.zeros((0, 2)), np.zeros((0, 2)))
     images = pl.DataFrame(schema=IMAGES)
     for made in (
-        reasons.timeline_reasons(pairs, images),
+        reasons.timeline_reasons(pairs, images, reports_of_films(images)),
         reasons.colabel_reasons(pairs),
         reasons.record_reasons(pairs, pairs),
     ):

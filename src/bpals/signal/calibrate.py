@@ -105,8 +105,8 @@ Choose = Callable[[frozenset[int]], Fitted]
 
 def fold_of_patient(patients: pl.Series) -> npt.NDArray[np.int64]:
     """Give each film a fold by a hash of its patient alone."""
-    names = patients.unique(maintain_order=True)
-    folds = [int(hashlib.sha256(b"calibrate:" + name.encode()).hexdigest()[:8], 16) % FOLDS for name in names]
+    names = patients.unique(maintain_order=True).to_list()
+    folds = [int.from_bytes(hashlib.sha256(b"calibrate:" + name.encode()).digest()[:4]) % FOLDS for name in names]
     return patients.replace_strict(names, folds, return_dtype=pl.Int64).to_numpy()
 
 

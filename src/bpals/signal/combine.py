@@ -23,7 +23,7 @@ import polars as pl
 
 from bpals.signal.dealt import PARTS, Dealt
 from bpals.signal.families import Families, families
-from bpals.signal.pairs import Matrix, Pairs, logit, sigmoid
+from bpals.signal.pairs import Matrix, Pairs, by_finding, logit, sigmoid
 from bpals.signal.pool import Pooled, Recorded, pool
 from bpals.signal.stack import stack
 from bpals.signal.voices import Bools, Ints, Voice
@@ -76,16 +76,22 @@ def combine(pairs: Pairs, voices: Sequence[Voice], patients: pl.Series, fold: In
     alone = {"record": 1.0} if recorded else {}
     shares |= {voice.judge: {} for voice in voices}
     dealt = Dealt.of(_part_of_patient(patients), fold)
+    laid = replace(
+        pairs,
+        states=by_finding(pairs.states),
+        p_present=by_finding(pairs.p_present),
+        spread=by_finding(pairs.spread),
+    )
     with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
-        made = list(hands.map(lambda place: _answer(pairs, place, kin, dealt), range(len(pairs.findings))))
+        made = list(hands.map(lambda place: _answer(laid, place, kin, dealt), range(len(pairs.findings))))
     for place, (finding, answer) in enumerate(zip(pairs.findings, made, strict=True)):
         if answer is None:
             _note(shares, finding, alone)
             continue
         pooled = answer.pooled
         films = answer.films[pooled.done]
-        p_present[films, place] = sigmoid(pooled.z[pooled.done])
-        spread[films, place], moved[films, place] = pooled.spread[pooled.done], True
+        p_present[:, place][films] = sigmoid(pooled.z[pooled.done])
+        spread[:, place][films], moved[:, place][films] = pooled.spread[pooled.done], True
         _note(shares, finding, _shares(answer, kin) or alone)
     return Combined(
         pairs=replace(pairs, p_present=p_present, spread=spread, answered=answered),
@@ -115,9 +121,9 @@ def _answer(pairs: Pairs, place: int, kin: Families, dealt: Dealt) -> _Answer | 
     evidence = [np.stack([voice.evidence[:, place] for voice in family], axis=1) for family in heard.values()]
     here = dealt.only(~np.logical_and.reduce([np.isnan(each).all(axis=1) for each in evidence]))
     films = here.films
-    state = pairs.states[films, place]
-    stacks = [stack(each[films], state, here.parts) for each in evidence]
-    record = Recorded(z=logit(pairs.p_present[films, place]), sure=pairs.spread[films, place])
+    state = pairs.states[:, place][films]
+    stacks = [stack(each.take(films, axis=0), state, here.parts) for each in evidence]
+    record = Recorded(z=logit(pairs.p_present[:, place][films]), sure=pairs.spread[:, place][films])
     told = np.array([False, *(family[0].told for family in heard.values())])
     pooled = pool([record, *stacks], state, here, told)
     return _Answer(heard=heard, films=films, pooled=pooled, weights=[each.weights for each in stacks])
@@ -146,6 +152,6 @@ def _shares(answer: _Answer, kin: Families) -> dict[str, float]:
 
 def _part_of_patient(patients: pl.Series) -> Ints:
     """Give each film a part by a hash of its patient alone."""
-    names = patients.unique(maintain_order=True)
-    parts = [int(hashlib.sha256(b"combine:" + name.encode()).hexdigest()[:8], 16) % PARTS for name in names]
+    names = patients.unique(maintain_order=True).to_list()
+    parts = [int.from_bytes(hashlib.sha256(b"combine:" + name.encode()).digest()[:4]) % PARTS for name in names]
     return patients.replace_strict(names, parts, return_dtype=pl.Int64).to_numpy()

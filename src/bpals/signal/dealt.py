@@ -52,6 +52,6 @@ class Dealt:
         return [slice(of_part[0].start, of_part[-1].stop) for of_part in self.pieces]
 
 
-def joined(values: NDArray[Value], pieces: Sequence[slice]) -> NDArray[Value]:
+def joined(values: NDArray[Value], pieces: Sequence[slice | Ints]) -> NDArray[Value]:
     """Put pieces of a row, or of the columns of a matrix, one after the other."""
     return np.concatenate([values[..., piece] for piece in pieces], axis=-1)

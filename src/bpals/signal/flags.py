@@ -129,11 +129,13 @@ def apply(rule: Rule, trust: Matrix, high: Matrix, split: Matrix | None = None) 
     (NaN), it is hard if its interval reaches above the cut.
     """
     known = np.full(trust.shape, np.nan) if split is None else split
-    flags = np.full(trust.shape, TRUSTED)
+    flags = np.full(trust.shape, TRUSTED, dtype=np.int8)
     if rule.low_below is not None:
         low = trust < rule.low_below if rule.low_below == EVEN else trust <= rule.low_below
-        flags = np.where(low, np.where(np.isnan(known) & (high > rule.low_below), HARD, SUSPECT), TRUSTED)
+        flags[low] = SUSPECT
+        flags[low & (high > rule.low_below) & np.isnan(known)] = HARD
     if rule.likely_below is not None:
-        flags = np.where(trust <= rule.likely_below, LIKELY, flags)
-    flags = np.where(_splitting(rule.hard_between, trust, known), HARD, flags)
-    return np.where(np.isnan(trust), UNJUDGED, flags).astype(np.int8)
+        flags[trust <= rule.likely_below] = LIKELY
+    flags[_splitting(rule.hard_between, trust, known)] = HARD
+    flags[np.isnan(trust)] = UNJUDGED
+    return flags

@@ -19,7 +19,7 @@ from bpals.findings import Group
 from bpals.signal.flags import LOW_TRUST
 from bpals.signal.pairs import Matrix, logit, sigmoid
 from bpals.signal.ridge import newton
-from bpals.signal.voices import Bools, Ints
+from bpals.signal.voices import Bools, Counts, Ints
 
 FEWEST_PAIRS = 100
 """With fewer pairs that several readers read, or ..."""
@@ -134,7 +134,7 @@ def quarrel(judges: Sequence[Matrix]) -> Matrix:
     return np.where(count > 1, np.sqrt(np.maximum(variance, 0)), 0.0)
 
 
-def judges_split(agreement: Matrix, asked: Ints) -> Matrix:
+def judges_split(agreement: Matrix, asked: Counts) -> Matrix:
     """Say where judges stand on both sides of a claim: 1, 0, NaN where fewer than two of them answered."""
     both = (agreement >= MINORITY) & (agreement <= 1 - MINORITY)
     return np.where((asked > 1) & ~np.isnan(agreement), both.astype(float), np.nan)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from bpals.chronology import reports_of_films
 from bpals.signal.pairs import Matrix
 from bpals.signal.voices import Ints
 
@@ -21,10 +20,12 @@ CAREFUL = 10.0
 """Gaps without a miss that are added, so that few gaps say little."""
 
 
-def omissions(states: Matrix, images: pl.DataFrame, fold: Ints) -> Matrix:
-    """Give what to add to each film's logits, a column a finding, from the timelines of the other folds' patients."""
-    films = reports_of_films(images)
-    report, rank, size = (films[name].to_numpy() for name in ("report", "rank", "size"))
+def omissions(states: Matrix, reports: pl.DataFrame, fold: Ints) -> Matrix:
+    """Give what to add to each film's logits, a column a finding, from the timelines of the other folds' patients.
+
+    `reports` are those of the films (`reports_of_films`).
+    """
+    report, rank, size = (reports[name].to_numpy() for name in ("report", "rank", "size"))
     # The loudest film of a report speaks for it; an uncertain or silent one is neither.
     order = np.argsort(report, kind="stable")
     starts = np.flatnonzero(np.diff(report[order], prepend=-1))

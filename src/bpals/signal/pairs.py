@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +12,12 @@ import polars as pl
 
 from bpals.errors import ContractBroken
 from bpals.findings import Group, Vocabulary
+from bpals.signal.blocks import in_blocks
 from bpals.types import SAYS
 
+Value = TypeVar("Value", bound=np.generic)
 Matrix = npt.NDArray[np.float64]
+Place = npt.NDArray[np.int64] | slice
 
 SMALLEST = 1e-6
 """Probabilities are kept this far from 0 and 1, so that every logit is finite."""
@@ -38,8 +42,7 @@ class Pairs:
     @property
     def usual(self) -> Matrix:
         """The judges' mean probability of each finding; NaN where nobody answered."""
-        answers = (~np.isnan(self.p_present)).sum(axis=0)
-        return np.where(answers > 0, np.nansum(self.p_present, axis=0) / np.maximum(answers, 1), np.nan)
+        return usual(self.p_present)
 
     def column(self, finding: str) -> int:
         """Find a finding's column."""
@@ -62,6 +65,31 @@ def sigmoid(z: Matrix) -> Matrix:
     return np.divide(1, odds, out=odds)
 
 
+def usual(p: Matrix) -> Matrix:
+    """Average each finding's answers; NaN where there is none."""
+    count = answers(p)
+    total = p.sum(axis=0) if (count == len(p)).all() else np.nansum(p, axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def answers(p: Matrix) -> npt.NDArray[np.int64]:
+    """Count each finding's answers."""
+    silent = np.isnan(p)
+    return len(p) - silent.sum(axis=0) if silent.any() else np.full(p.shape[1], len(p))
+
+
+def by_finding(matrix: npt.NDArray[Value]) -> npt.NDArray[Value]:
+    """Lay each finding's numbers one behind the other in memory, for whoever goes through them finding by finding."""
+    laid = np.empty(matrix.shape, dtype=matrix.dtype, order="F")
+
+    def lay(films: slice) -> None:
+        for column in range(matrix.shape[1]):
+            laid[films, column] = matrix[films, column]
+
+    in_blocks(len(matrix), lay)
+    return laid
+
+
 def lay_out(images: pl.DataFrame, claims: pl.DataFrame, judgments: pl.DataFrame, vocabulary: Vocabulary) -> Pairs:
     """Lay claims and judgments out as matrices."""
     states = np.full((images.height, len(vocabulary.findings)), np.nan)
@@ -76,32 +104,43 @@ def _judged(image_ids: pl.Series, findings: tuple[str, ...], states: Matrix, jud
 
     A table that does not keep the promise of its schema is refused: it would land on other pairs, or as no number.
     """
-    total, variance, last = np.zeros(states.size), np.zeros(states.size), np.full(states.size, np.nan)
+    total, variance, p_present = np.zeros(states.size), np.zeros(states.size), np.full(states.size, np.nan)
     answered = np.zeros(states.size, dtype=np.int32)
     answers = judgments.filter(pl.col("outcome") == "answered")
     given = answers["p_present"]
     if wrong := answers.height - int((given.is_between(0, 1) & given.is_not_nan()).sum()):
         raise ContractBroken(f"{wrong:,} judgments give no probability from 0 to 1. Give one to each that is answered")
-    for judge in answers["judge"].unique().sort():
+    judges = answers["judge"].unique().sort()
+    for judge in judges:
         its = answers.filter(pl.col("judge") == judge)
         place = _places("judgments", its, image_ids, findings)
-        if twice := int((np.bincount(place) > 1).sum()):
+        if not isinstance(place, slice) and (twice := int((np.bincount(place) > 1).sum())):
             raise ContractBroken(f"{judge} answers twice about {twice:,} pairs. Keep one answer a pair")
         low, high = (its[side].fill_null(its["p_present"]).to_numpy() for side in ("p_low", "p_high"))
-        last[place] = its["p_present"].to_numpy()
-        total[place] += logit(its["p_present"].to_numpy())
-        variance[place] += ((logit(high) - logit(low)) / (2 * NORMAL_95)) ** 2
+        p_present[place] = its["p_present"].to_numpy()
+        if len(judges) > 1:
+            total[place] += logit(its["p_present"].to_numpy())
+        variance[place] += _variance(low, high)
         answered[place] += 1
     # One judge's own probability is kept to the last bit: it does not go through logits.
-    p_present = np.where(answered > 1, sigmoid(total / np.maximum(answered, 1)), last)
+    several = answered > 1
+    p_present[several] = sigmoid(total[several] / answered[several])
     return Pairs(
         image_ids=image_ids,
         findings=findings,
         states=states,
         p_present=p_present.reshape(states.shape),
-        spread=(np.sqrt(variance) / np.maximum(answered, 1)).reshape(states.shape),
+        spread=(np.sqrt(variance, out=variance) / np.maximum(answered, 1)).reshape(states.shape),
         answered=answered.reshape(states.shape),
     )
+
+
+def _variance(low: Matrix, high: Matrix) -> Matrix:
+    """Give the variance of a logit from its 95 % interval."""
+    deviation = logit(high)
+    deviation -= logit(low)
+    deviation /= 2 * NORMAL_95
+    return np.square(deviation, out=deviation)
 
 
 def with_groups(pairs: Pairs, groups: Sequence[Group], judgments: pl.DataFrame | None = None) -> Pairs:
@@ -139,32 +178,40 @@ def _members(pairs: Pairs, group: Group) -> list[int]:
     return [pairs.column(name) for name in group.members]
 
 
-def rows_of(named: pl.Series, image_ids: pl.Series) -> npt.NDArray[np.int64]:
-    """Find the row of each named film; where there is no such film, the number of films.
+def places_of(films: pl.Series, columns: npt.NDArray[Any], image_ids: pl.Series, findings: int) -> Place:
+    """Find each row's place in a matrix of films and findings, counted row by row, or beyond it: no such film.
 
-    Tables are written film by film, mostly in the dataset's own order: a run of one name is looked up once.
+    Tables are written film by film: a run of one name is looked up once. Mostly they go through all films and findings
+    in the dataset's own order; then the place is all of the matrix.
     """
-    runs = named.rle().struct.unnest()
+    runs = films.rle().struct.unnest()
+    length = runs["len"].to_numpy()
     if runs["value"].equals(image_ids):
+        if (length == findings).all() and (columns.reshape(-1, findings) == np.arange(findings)).all():
+            return slice(None)
         rows = np.arange(len(image_ids))
     else:
         known = pl.DataFrame({"value": image_ids}).with_row_index("row")
         found = runs.join(known, on="value", how="left", maintain_order="left")["row"]
         rows = found.cast(pl.Int64).fill_null(len(image_ids)).to_numpy()
-    return np.repeat(rows, runs["len"].to_numpy())
+    places = np.repeat(rows * findings, length)
+    places += columns
+    return places
 
 
-def _places(what: str, table: pl.DataFrame, image_ids: pl.Series, findings: tuple[str, ...]) -> npt.NDArray[np.int64]:
-    """Find each row's place in a matrix of films and findings, counted row by row."""
-    placed = rows_of(table["image_id"], image_ids)
-    if missing := int((absent := placed == len(image_ids)).sum()):
-        first = table["image_id"].filter(absent)[0]
-        raise ContractBroken(f"{missing:,} {what} are about films that are not in the dataset (first: {first})")
+def _places(what: str, table: pl.DataFrame, image_ids: pl.Series, findings: tuple[str, ...]) -> Place:
+    """Find each row's place in a matrix of films and findings; refuse films and findings that are not there."""
     named = table["finding"]
+    strange = 0
     if named.dtype != pl.Enum(findings):
         named = named.cast(pl.String)
-        if strange := int((~named.is_in(list(findings))).sum()):
-            first = named.filter(~named.is_in(list(findings)))[0]
-            raise ContractBroken(f"{strange:,} {what} are about findings that are not audited (first: {first!r})")
-        named = named.cast(pl.Enum(findings))
-    return np.asarray(placed * len(findings) + named.to_physical().to_numpy())
+        strange = int((~named.is_in(list(findings))).sum())
+    columns = named.cast(pl.Enum(findings), strict=False).to_physical().fill_null(0).to_numpy()
+    places = places_of(table["image_id"], columns, image_ids, len(findings))
+    if not isinstance(places, slice) and (missing := int((absent := places >= len(image_ids) * len(findings)).sum())):
+        first = table["image_id"].filter(absent)[0]
+        raise ContractBroken(f"{missing:,} {what} are about films that are not in the dataset (first: {first})")
+    if strange:
+        first = named.filter(~named.is_in(list(findings)))[0]
+        raise ContractBroken(f"{strange:,} {what} are about findings that are not audited (first: {first!r})")
+    return places

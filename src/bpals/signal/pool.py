@@ -82,23 +82,25 @@ def pool(witnesses: Sequence[Witness], state: Matrix, dealt: Dealt, told: Bools 
     z, spread = np.zeros(len(state)), np.zeros(len(state))
     heard_alone = np.full((len(witnesses), len(state)), np.nan)
     image = np.arange(len(witnesses)) > 0
+    said, claimed = np.empty(heard_alone.shape), np.stack([(state == 0) | (state == 1), state == 1])
     pieces = dealt.pieces
-    for part in range(PARTS):
-        said = np.stack([witness.answer(part) for witness in witnesses])
+    for part, whole in enumerate(dealt.parts):
+        np.stack([witness.answer(part) for witness in witnesses], out=said)
+        spreads = np.stack([witness.spread(part, whole) for witness in witnesses])
         for fold, own in enumerate(pieces[part]):
             others = [pieces[other][fold] for other in range(PARTS) if other != part]
-            theirs, claims = joined(said, others), joined(state, others)
+            theirs, claims = joined(said, others), joined(claimed, others)
             mine, theirs, varying = _believed(said[:, own], theirs, taught)
             if own.start == own.stop or not varying[1:].any():
                 continue
             shares.append(varying / varying.sum())
             heard_alone[:, own] = mine
-            sure = np.stack([witness.spread(part, own) for witness in witnesses])
+            sure = spreads[:, own.start - whole.start : own.stop - whole.start]
             for heard, here, there in _alike(mine, theirs):
                 weight = varying[heard] / max(float(varying[heard].sum()), 1e-12)
                 spoken = mine[heard][:, here]
                 mean = weight @ spoken
-                z[own][here] = mean + _shift(weight @ theirs[heard][:, there], claims[there])
+                z[own][here] = mean + _shift(weight @ theirs[heard][:, there], *claims[:, there])
                 spread[own][here] = np.sqrt(weight**2 @ (sure[heard][:, here] ** 2 + (spoken - mean) ** 2))
                 done[own][here] = np.where(image, varying, 0.0)[heard].any()
     weights = np.mean(shares, axis=0) if shares else np.zeros(len(witnesses))
@@ -147,7 +149,9 @@ def _alike(mine: Matrix, theirs: Matrix) -> Iterator[tuple[Some, Some, Some]]:
             yield (pattern & bits) > 0, here == pattern, there == pattern
 
 
-def _shift(mean: Matrix, claims: Matrix) -> float:
+def _shift(mean: Matrix, definite: Bools, present: Bools) -> float:
     """Find what makes a pool right on average about definite claims."""
-    definite = (claims == 0) | (claims == 1)
-    return Grid.of(mean[definite], claims[definite] == 1).shift(PULL) if definite.any() else 0.0
+    if not definite.any():
+        return 0.0
+    some = EVERY if definite.all() else definite
+    return Grid.of(mean[some], present[some]).shift(PULL)

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.chronology import reports_of_films
 from bpals.signal import flags
+from bpals.signal.blocks import in_blocks
 from bpals.signal.hardness import Hard, judges_split
 from bpals.signal.pairs import Matrix, Pairs
 from bpals.signal.sentences import Places, Sentences
-from bpals.signal.voices import Bools, Voice
+from bpals.signal.voices import Bools, Counts, Voice
 
 CODES: Mapping[str, str] = {
     "uncertain_claim": "the dataset itself is uncertain, so no side can be trusted",
@@ -60,6 +60,10 @@ AGAINST = "judges_against: no judge that answered stands with the claim"
 NO_SIGNAL = "no_signal: judges answered, but none of them can tell this finding"
 
 Ints = npt.NDArray[np.int64]
+Loudness = npt.NDArray[np.uint8]
+
+SILENT, ABSENT, UNCERTAIN, PRESENT = (np.uint8(loud) for loud in range(4))
+"""What a report says of a finding, by how loud it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +72,19 @@ class Flagged:
 
     flagged: npt.NDArray[np.int8]
     agreement: Matrix
-    asked: Ints
+    asked: Counts
 
 
 def flag_reasons(seen: Flagged, findings: tuple[str, ...], hard: Mapping[str, Hard]) -> Sentences:
     """Say of every flagged claim whether nobody can tell, or all are against it."""
     words: list[str | None] = [None, WIDE, AGAINST]
-    low, nobody = np.isin(seen.flagged, (flags.LIKELY, flags.SUSPECT)), seen.flagged == flags.HARD
-    beside = len(words) + _cents(seen.agreement)
+    low = (seen.flagged == flags.LIKELY) | (seen.flagged == flags.SUSPECT)
+    nobody = seen.flagged == flags.HARD
+    which: Places = np.zeros(low.shape, dtype=np.int32)
+    agreement, asked = seen.agreement[nobody], seen.asked[nobody]  # few: most claims are trusted
+    which[nobody] = np.where(judges_split(agreement, asked) == 1, len(words) + _cents(agreement), 1)
+    which[low] = np.where((seen.asked[low] > 1) & (seen.agreement[low] == 0), 2, 0)
     words += [f"judges_split: judges stand on both sides, {p} % of them with the claim" for p in CENTS]
-    which = np.where(nobody, np.where(judges_split(seen.agreement, seen.asked) == 1, beside, 1), 0)
-    which = np.where(low & (seen.asked > 1) & (seen.agreement == 0), 2, which)
     for column, finding in enumerate(findings):
         if finding not in hard:
             continue
@@ -91,43 +97,48 @@ def flag_reasons(seen: Flagged, findings: tuple[str, ...], hard: Mapping[str, Ha
     return Sentences(words=words, which=which)
 
 
-def _cents(share: Matrix) -> Ints:
-    return np.round(np.nan_to_num(share) * 100).astype(np.int64)
+def _cents(share: Matrix) -> Places:
+    """Give whole per cents; 0 where there is no share."""
+    cents = share * 100
+    np.round(cents, out=cents)
+    cents[np.isnan(cents)] = 0
+    return cents.astype(np.int32)
 
 
-def timeline_reasons(pairs: Pairs, images: pl.DataFrame) -> Sentences:
-    """Say what the patient's neighbouring reports claim; the first case that holds speaks."""
-    films = reports_of_films(images)
-    report, rank, size = (films[name].to_numpy() for name in ("report", "rank", "size"))
+def timeline_reasons(pairs: Pairs, images: pl.DataFrame, reports: pl.DataFrame) -> Sentences:
+    """Say what the patient's neighbouring reports claim; the first case that holds speaks.
+
+    `reports` are `reports_of_films(images)`.
+    """
+    report, rank, size = (reports[name].to_numpy() for name in ("report", "rank", "size"))
     said = _said_in_reports(pairs.states, report)
     before, after = said[np.maximum(report - 1, 0)], said[np.minimum(report + 1, len(said) - 1)]
-    # Silence, NaN here, is never called absence: no comparison with it holds.
-    before[rank == 0], after[rank == size - 1] = np.nan, np.nan
-    state, others = pairs.states, (size - 1)[:, None]
-    nameless = images["patient_id"].is_null().to_numpy()[:, None]
-    elsewhere, nowhere = (_on_others(said == claim, report, rank) for claim in (1, 0))
-    least, most = np.fmin(before, after), np.fmax(before, after)
-    present, absent, several = state == 1, state == 0, others > 1
+    before[rank == 0], after[rank == size - 1] = SILENT, SILENT
+    # Silence is never called absence: it is less than any word, and less one it is more.
+    most, least = np.maximum(before, after), np.minimum(before - ABSENT, after - ABSENT) + ABSENT
+    others = (size - 1).astype(np.int32)[:, None]
+    (on_all, on_none), (absent_on_all, _) = (_on_others(said == word, report, rank) for word in (PRESENT, ABSENT))
+    present, absent, several = pairs.states == 1, pairs.states == 0, others > 1
     noun = ("study", "studies") if images["study_id"].is_not_null().any() else ("film", "films")
     words, places = _timeline_words(noun, int(size.max(initial=1)))
-    beside = np.where(np.isnan(before), np.int32(2), np.isnan(after))
-    which: Places = np.zeros(state.shape, dtype=np.int32)
+    beside = np.where(before == SILENT, np.int32(2), after == SILENT)
+    which: Places = np.zeros(present.shape, dtype=np.int32)
 
-    def say(case: str, holds: Bools, number: Ints | int = 0) -> None:
-        np.copyto(which, places[case] + number, where=holds, casting="same_kind")
+    def say(case: str, holds: Bools, number: Places | int = 0) -> None:
+        np.add(number, places[case], out=which, where=holds)
 
     # From the last case to the first, so that the first has the last word.
-    say("for an absence", absent & (most == 0), beside)
-    say("absent everywhere", absent & (nowhere == others), others)
-    say("against an absence", absent & (least == 1), beside)
-    say("for a presence", present & (least == 1), beside)
-    say("against a presence", present & (most == 0), beside)
-    say("present on all", ~present & (elsewhere == others) & several, others)
-    say("claimed on none", present & (elsewhere == 0) & several, others)
-    say("absent on all", present & (nowhere == others) & several, others)
+    say("for an absence", absent & (most == ABSENT), beside)
+    say("absent everywhere", absent & absent_on_all, others)
+    say("against an absence", absent & (least == PRESENT), beside)
+    say("for a presence", present & (least == PRESENT), beside)
+    say("against a presence", present & (most == ABSENT), beside)
+    say("present on all", ~present & on_all & several, others)
+    say("claimed on none", present & on_none & several, others)
+    say("absent on all", present & absent_on_all & several, others)
     say("alone", others == 0)
-    say("nameless", nameless)
-    which[np.isnan(state)] = 0
+    say("nameless", images["patient_id"].is_null().to_numpy()[:, None])
+    which[np.isnan(pairs.states)] = 0
     return Sentences(words=words, which=which)
 
 
@@ -159,22 +170,29 @@ def _timeline_words(noun: tuple[str, str], most: int) -> tuple[list[str | None],
     return words, places
 
 
-def _said_in_reports(states: Matrix, report: Ints) -> npt.NDArray[np.float32]:
-    """Let the loudest film of a report speak for it: present, else uncertain, else absent; NaN is silence."""
+def _said_in_reports(states: Matrix, report: Ints) -> Loudness:
+    """Let the loudest film of a report speak for it: present, else uncertain, else absent, else silence."""
+    loud = np.full(states.shape, SILENT)
+    for word, state in ((ABSENT, 0), (UNCERTAIN, 0.5), (PRESENT, 1)):
+        loud[states == state] = word
     order = np.argsort(report, kind="stable")
     starts = np.flatnonzero(np.diff(report[order], prepend=-1))
-    ordered = states[order].astype(np.float32)
-    return ordered if len(starts) == len(order) else np.asarray(np.fmax.reduceat(ordered, starts, axis=0))
+    ordered = loud[order]
+    return ordered if len(starts) == len(order) else np.asarray(np.maximum.reduceat(ordered, starts, axis=0))
 
 
-def _on_others(said: npt.NDArray[np.bool_], report: Ints, rank: Ints) -> Ints:
-    """Count, for each film, the other reports of its patient that say it."""
-    first = np.zeros(len(said), dtype=bool)
-    first[report - rank] = True
+def _on_others(said: Bools, report: Ints, rank: Ints) -> tuple[Bools, Bools]:
+    """Say of each film whether all other reports of its patient say it, and whether none of them does."""
+    own = said[report]
     if not len(said):
-        return said.astype(np.int32)
-    total = np.add.reduceat(said, np.flatnonzero(first), axis=0, dtype=np.int32)
-    return np.asarray(total[(np.cumsum(first) - 1)[report]] - said[report])
+        return own, own
+    first = np.flatnonzero(np.bincount(report - rank))
+    those = np.add.reduceat(said, first, axis=0, dtype=np.int32)
+    others = np.diff(first, append=len(said))[:, None] - those
+    whose = np.searchsorted(first, report, side="right") - 1
+    # Whether one, or none, or more: then a byte is enough.
+    saying, silent = (np.minimum(count, 2).astype(np.uint8)[whose] for count in (those, others))
+    return silent == ~own, saying == own
 
 
 def colabel_reasons(pairs: Pairs) -> Sentences:
@@ -208,21 +226,30 @@ def record_reasons(pairs: Pairs, record: Pairs) -> Sentences:
         for finding, usual in zip(pairs.findings, record.usual, strict=True)
         for p in CENTS
     ]
-    told = _in_cents(record.p_present, len(nobody))
-    silent = np.where(pairs.answered > 0, np.int32(2), np.int32(1))
-    return Sentences(words=[*nobody, *words], which=np.where(np.isnan(pairs.p_present), silent, told))
+    which = _in_cents(record.p_present, len(nobody))
+    unjudged = np.isnan(pairs.p_present)
+    which[unjudged] = np.where(pairs.answered[unjudged] > 0, 2, 1)
+    return Sentences(words=[*nobody, *words], which=which)
 
 
 def judge_reasons(voice: Voice) -> Sentences:
     """Say what an image judge gives beside what is usual for it, where it is heeded."""
     gives, usually = f"judge: {voice.judge} gives", "% is usual for it"
     words = [f"{gives} {p} %; {100 * usual:.1f} {usually}" for usual in voice.usual for p in CENTS]
-    return Sentences(words=[None, *words], which=np.where(voice.heeded, _in_cents(voice.p_present, 1), 0))
+    which = _in_cents(voice.p_present, 1)
+    which[:, ~voice.heeded] = 0
+    return Sentences(words=[None, *words], which=which)
 
 
 def _in_cents(p: Matrix, first: int) -> Places:
     """Find the words of each pair's whole per cent, 101 a finding from the first on; 0 where there is none."""
-    cents = p * 100
-    np.round(cents, out=cents)
-    cents += len(CENTS) * np.arange(p.shape[1]) + first
-    return np.nan_to_num(cents, copy=False).astype(np.int32)
+    which: Places = np.empty(p.shape, dtype=np.int32)
+    begin = len(CENTS) * np.arange(p.shape[1]) + first
+
+    def place(films: slice) -> None:
+        cents = np.round(p[films] * 100) + begin
+        cents[np.isnan(cents)] = 0
+        which[films] = cents
+
+    in_blocks(len(p), place)
+    return which

@@ -15,20 +15,23 @@ def newton(
     `present` may lie between 0 and 1, where a truth is known only so far; `weight` says how much each row counts.
     """
     heavy = np.ones(len(inputs)) if weight is None else weight
-    weights = np.zeros(inputs.shape[1])
+    weights, firm = np.zeros(inputs.shape[1]), np.diag(ridge)
 
-    def loss(candidate: Matrix) -> float:
+    def tried(candidate: Matrix) -> tuple[Matrix, float]:
         z = inputs @ candidate + start
-        return float((heavy * (np.logaddexp(0, z) - present * z)).sum() + 0.5 * (ridge * candidate**2).sum())
+        loss = (heavy * (np.logaddexp(0, z) - present * z)).sum() + 0.5 * (ridge * candidate**2).sum()
+        return z, float(loss)
 
-    now = loss(weights)
+    z, now = tried(weights)
     for _ in range(50):
-        p = sigmoid(inputs @ weights + start)
+        p = sigmoid(z)
         slope = inputs.T @ (heavy * (p - present)) + ridge * weights
-        curvature = (inputs * (heavy * p * (1 - p))[:, None]).T @ inputs + np.diag(ridge)
+        curvature = (inputs * (heavy * p * (1 - p))[:, None]).T @ inputs + firm
         step = np.linalg.solve(curvature, slope)
-        while (then := loss(weights - step)) > now + 1e-12 and np.abs(step).max() > 1e-9:
+        z, then = tried(weights - step)
+        while then > now + 1e-12 and np.abs(step).max() > 1e-9:
             step = step / 2
+            z, then = tried(weights - step)
         weights, gained, now = weights - step, now - then, then
         if gained < 1e-9 * max(1.0, abs(now)):
             break

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from bpals.signal import flags, reasons
+from bpals.signal.blocks import in_blocks
 from bpals.signal.drawn import NOTHING, Read
 from bpals.signal.filmchecks import unchecked
 from bpals.signal.hardness import Hard, Subject, judges_split, quarrel
-from bpals.signal.pairs import NORMAL_95, Matrix, Pairs, logit, sigmoid
+from bpals.signal.pairs import NORMAL_95, Matrix, Pairs, by_finding, logit, sigmoid
 from bpals.signal.sentences import Sentences, listed
 from bpals.signal.value import ranks
-from bpals.signal.voices import Bools, Ints, Panel, Voice
+from bpals.signal.voices import Bools, Counts, Ints, Panel, Voice
 from bpals.types import DEVICES, FLAG, SAYS, signal_schema
 
 METHOD = "record-1"
 JUDGES_METHOD = "judges-2"
 """Where an image judge took part."""
 DECIMALS = 6
-BLOCK = 4096
-"""Films that are voted on at a time: so few that the votes stay in the processor's cache."""
 UNCERTAIN = (None, "uncertain_claim: the dataset itself is uncertain here")
 REVIEWED = (None, "reviewed: an expert read this pair; its trust comes from a fit without this patient")
 
@@ -61,7 +59,11 @@ class Part:
     @property
     def subjects(self) -> list[Subject]:
         """Give each finding as the model of readers who split sees it."""
-        judges = [logit(self.record.p_present), *(np.where(v.heeded, v.evidence, np.nan) for v in self.voices)]
+        # Row by row in memory: in another order a column's sum differs in the last bit.
+        judges = [
+            logit(self.record.p_present),
+            *(np.where(v.heeded, np.ascontiguousarray(v.evidence), np.nan) for v in self.voices),
+        ]
         apart = quarrel(judges)
         return [
             Subject(
@@ -74,18 +76,14 @@ class Part:
             for column, finding in enumerate(self.pairs.findings)
         ]
 
-    def split(self, agreement: Matrix) -> Matrix:
+    def split(self, finding: str, agreement: Matrix, asked: Counts) -> Matrix:
         """Say where readers would split, or where no read taught it, where judges do: 1, 0, NaN where nobody knows."""
-        known = judges_split(agreement, self.asked)
-        for column, finding in enumerate(self.pairs.findings):
-            if finding in self.hard:
-                known[:, column] = self.hard[finding].split
-        return known
+        return self.hard[finding].split if finding in self.hard else judges_split(agreement, asked)
 
     @property
-    def asked(self) -> Ints:
+    def asked(self) -> Counts:
         """How many of the heeded judges answered."""
-        count = (~np.isnan(self.record.p_present)).astype(np.int64)
+        count = (~np.isnan(self.record.p_present)).astype(np.int16)
         for voice in self.voices:
             count += voice.answered & voice.heeded
         return count
@@ -94,68 +92,87 @@ class Part:
     def agreement(self) -> Matrix:
         """Share of the heeded judges that answered and stand on the claim's side; a family of judges has one vote."""
         said = self.record.states
-        present, definite = said == 1, (said == 0) | (said == 1)
         families: dict[str, list[Voice]] = {}
         for voice in self.voices:
             families.setdefault(voice.family or voice.judge, []).append(voice)
-        heard = [[(self.record.p_present, self.record.usual, np.ones(said.shape[1]))]]
-        heard += [
-            [
-                (voice.p_present, voice.usual, np.asarray(voice.heeded * voice.vote, dtype=np.float64))
-                for voice in family
-            ]
+        everyone = np.ones(said.shape[1], dtype=bool)
+        ballots = [[_Ballot(given=self.record.p_present, usual=self.record.usual, heeded=everyone, vote=1.0)]]
+        ballots += [
+            [_Ballot(given=v.p_present, usual=v.usual, heeded=v.heeded, vote=v.vote) for v in family]
             for family in families.values()
         ]
         share = np.full(said.shape, np.nan)
-        for start in range(0, len(said), BLOCK):
-            films = slice(start, start + BLOCK)
-            stands, votes = np.zeros(said[films].shape), np.zeros(said[films].shape)
-            for family in heard:
-                its, whole = np.zeros(stands.shape), np.zeros(stands.shape)
-                for given, usual, vote in family:
-                    # Half a comparison with NaN is false, so who did not answer stands nowhere.
-                    its += np.where(present[films], given[films] >= usual, given[films] <= usual) * vote
-                    whole += ~np.isnan(given[films]) * vote
-                stands += np.divide(its, whole, out=its, where=whole > 0)
-                votes += whole > 0
-            np.divide(stands, votes, out=share[films], where=(votes > 0) & definite[films])
+
+        def count(films: slice) -> None:
+            here = said[films]
+            present, stands, votes = here == 1, np.zeros(here.shape), np.zeros(here.shape, dtype=np.int16)
+            for family in ballots:
+                its, voted = _family_vote(family, films, present)
+                stands += its
+                votes += voted
+            np.divide(stands, votes, out=share[films], where=(votes > 0) & (present | (here == 0)))
+
+        in_blocks(len(said), count)
         # Thirds and fifths of a vote do not add up to a whole to the last bit.
-        return np.asarray(np.round(share, DECIMALS))
+        return np.asarray(np.round(share, DECIMALS, out=share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ballot:
+    """What one judge gives, and how it counts inside its family."""
+
+    given: Matrix
+    usual: Matrix
+    heeded: Bools
+    vote: float
+
+    def cast(self, films: slice, present: Bools) -> tuple[Bools, Bools]:
+        """Say of some films where the judge stands with the claim, and where it answered."""
+        given = self.given[films]
+        # A comparison with NaN is false, so who did not answer stands nowhere.
+        stands = np.where(present, given >= self.usual, given <= self.usual)
+        return stands & self.heeded, ~np.isnan(given) & self.heeded
+
+
+def _family_vote(family: Sequence[_Ballot], films: slice, present: Bools) -> tuple[Matrix | Bools, Bools]:
+    """Say how much of a family's one vote stands with each claim, and where it has one."""
+    if len(family) == 1:
+        return family[0].cast(films, present)
+    its, whole = np.zeros(present.shape), np.zeros(present.shape)
+    for ballot in family:
+        stands, answered = ballot.cast(films, present)
+        its += stands * ballot.vote
+        whole += answered * ballot.vote
+    return np.divide(its, whole, out=its, where=whole > 0), whole > 0
 
 
 def write(
-    part: Part, images: pl.DataFrame, panel: Panel | None, wrong: Wrong | None
+    part: Part, images: pl.DataFrame, reports: pl.DataFrame, panel: Panel | None, wrong: Wrong | None
 ) -> tuple[pl.DataFrame, list[dict[str, Any]]]:
-    """Write the part out, one row a claim in the order of films and findings; and the rules that flagged them."""
-    said = part.pairs.states
-    p = np.round(part.p_present, DECIMALS)
-    low, high = _interval(p, part.spread)
-    present, absent = said == 1, said == 0
-    trust = np.where(present, p, np.where(absent, 1 - p, np.nan))
-    trust_low = np.where(present, low, np.where(absent, 1 - high, np.nan))
-    trust_high = np.where(present, high, np.where(absent, 1 - low, np.nan))
-    del low, high
-    agreement = part.agreement
-    split = part.split(agreement)
-    flagged, rules = _flag(part, trust, trust_high, split, wrong or {})
+    """Write the part out, one row a claim in the order of films and findings; and the rules that flagged them.
+
+    `reports` are `reports_of_films(images)`.
+    """
+    said, trusts = part.pairs.states, _Trusts.of(part)
+    seen, rules = _flag(part, trusts, wrong or {})
     claimed = ~np.isnan(said)
-    films, columns = np.nonzero(claimed)
-    says = np.where(present, np.uint32(0), np.where(absent, np.uint32(1), np.uint32(2)))
     matrices = {
-        "says": says,
-        "p_present": p,
-        "trust": trust,
-        "trust_low": trust_low,
-        "trust_high": trust_high,
-        "agreement": agreement,
+        "says": np.where(said == 1, np.uint32(0), np.where(said == 0, np.uint32(1), np.uint32(2))),
+        "p_present": trusts.p_present,
+        "trust": trusts.trust,
+        "trust_low": trusts.low,
+        "trust_high": trusts.high,
+        "agreement": seen.agreement,
         "answered": part.pairs.answered,
-        "flag": flagged.astype(np.uint32),
+        "flag": seen.flagged.astype(np.uint32),
     }
     kept = slice(None) if claimed.all() else claimed.ravel()  # mostly every pair is claimed, and nothing is copied
+    films, columns = (np.arange(count, dtype=np.uint32) for count in said.shape)
+    film = pl.Series(np.repeat(films, len(columns))[kept])
     table = pl.DataFrame(
         {
-            "image_id": part.pairs.image_ids.gather(films),
-            "finding": pl.Series(columns.astype(np.uint32)),
+            "image_id": part.pairs.image_ids.gather(film),
+            "finding": pl.Series(np.tile(columns, len(films))[kept]),
             **{name: matrix.ravel()[kept] for name, matrix in matrices.items()},
         },
         nan_to_null=True,
@@ -166,43 +183,75 @@ def write(
         pl.Series("says", SAYS.categories, dtype=SAYS).gather(table["says"]),
         pl.Series("flag", flags.NAMES, dtype=FLAG).gather(table["flag"]),
         _method(part, claimed),
-        pl.lit("unknown", dtype=DEVICES).alias("devices") if panel is None else panel.devices.column.gather(films),
-        (unchecked(images) if panel is None or panel.checks is None else panel.checks.column).gather(films),
+        pl.lit("unknown", dtype=DEVICES).alias("devices") if panel is None else panel.devices.column.gather(film),
+        (unchecked(images) if panel is None or panel.checks is None else panel.checks.column).gather(film),
     )
-    seen = reasons.Flagged(flagged=flagged, agreement=agreement, asked=part.asked)
     with ThreadPoolExecutor(2) as hands:
-        ranked, told = hands.submit(ranks, plain), hands.submit(_reasons, part, images, panel, claimed, seen)
+        ranked, told = hands.submit(ranks, plain), hands.submit(_reasons, part, images, reports, panel, claimed, seen)
         whole = plain.with_columns(ranked.result(), told.result())
     return whole.select(schema.names()).cast(schema), rules
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trusts:
+    """How far each claim is trusted, with 95 % intervals; NaN where it is uncertain or silent, or nobody answered."""
+
+    p_present: Matrix
+    trust: Matrix
+    low: Matrix
+    high: Matrix
+
+    @classmethod
+    def of(cls, part: Part) -> _Trusts:
+        """Turn what the judges say of the findings into what they say of the claims."""
+        p_present, trust, trust_low, trust_high = (np.empty(part.p_present.shape) for _ in range(4))
+
+        def turn(films: slice) -> None:
+            states, p = part.pairs.states[films], np.round(part.p_present[films], DECIMALS)
+            low, high = _interval(p, part.spread[films])
+            present, absent = states == 1, states == 0
+            p_present[films] = p
+            trust[films] = np.where(present, p, np.where(absent, 1 - p, np.nan))
+            trust_low[films] = np.where(present, low, np.where(absent, 1 - high, np.nan))
+            trust_high[films] = np.where(present, high, np.where(absent, 1 - low, np.nan))
+
+        in_blocks(len(trust), turn)
+        return cls(p_present=p_present, trust=trust, low=trust_low, high=trust_high)
+
+
 def _interval(p: Matrix, spread: Matrix) -> tuple[Matrix, Matrix]:
     """95 % interval of a probability from the standard deviation of its logit."""
-    reach = NORMAL_95 * spread
-    low = np.minimum(np.round(sigmoid(logit(p) - reach), DECIMALS), p)
-    high = np.maximum(np.round(sigmoid(logit(p) + reach), DECIMALS), p)
-    return low, high
+    z, reach = logit(p), NORMAL_95 * spread
+    low, high = (np.round(sigmoid(side), DECIMALS) for side in (z - reach, z + reach))
+    return np.minimum(low, p), np.maximum(high, p)
 
 
-def _flag(
-    part: Part, trust: Matrix, high: Matrix, split: Matrix, wrong: Wrong
-) -> tuple[npt.NDArray[np.int8], list[dict[str, Any]]]:
+def _flag(part: Part, trusts: _Trusts, wrong: Wrong) -> tuple[reasons.Flagged, list[dict[str, Any]]]:
     """Flag every claim, finding by finding and direction by direction."""
-    # Column by column in memory, because it is walked finding by finding.
-    states, trust, high, split = (np.asfortranarray(each) for each in (part.pairs.states, trust, high, split))
-    flagged = np.full(trust.shape, flags.UNJUDGED, dtype=np.int8, order="F")
-    rules = []
-    for column, finding in enumerate(part.pairs.findings):
+    agreement, asked = part.agreement, part.asked
+    flagged = np.full(agreement.shape, flags.UNJUDGED, dtype=np.int8)
+    matrices = [by_finding(each) for each in (part.pairs.states, trusts.trust, trusts.high, agreement)]
+    count = by_finding(asked)
+
+    def flag(column: int) -> list[flags.Rule]:
+        finding, rules = part.pairs.findings[column], []
+        states, trust, high, alike = (matrix[:, column] for matrix in matrices)
+        split = part.split(finding, alike, count[:, column])
         for says, state in (("present", 1), ("absent", 0)):
-            here = (states[:, column] == state) & ~np.isnan(trust[:, column])
+            here = (states == state) & ~np.isnan(trust)
             if finding in part.notes:
-                films, drawn = wrong.get(finding, NOTHING).among(here, trust[:, column], split[:, column])
-                rule = flags.rule_by_review(finding, says, drawn, trust[_without(here, films), column])
+                films, drawn = wrong.get(finding, NOTHING).among(here, trust, split)
+                rule = flags.rule_by_review(finding, says, drawn, trust[_without(here, films)])
             else:
-                rule = flags.rule_by_share(finding, says, trust[here, column])
-            flagged[here, column] = flags.apply(rule, trust[here, column], high[here, column], split[here, column])
-            rules.append(asdict(rule))
-    return np.ascontiguousarray(flagged), rules
+                rule = flags.rule_by_share(finding, says, trust[here])
+            flagged[:, column][here] = flags.apply(rule, trust[here], high[here], split[here])
+            rules.append(rule)
+        return rules
+
+    with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
+        made = list(hands.map(flag, range(len(part.pairs.findings))))
+    seen = reasons.Flagged(flagged=flagged, agreement=agreement, asked=asked)
+    return seen, [asdict(rule) for rules in made for rule in rules]
 
 
 def _without(here: Bools, films: Ints) -> Bools:
@@ -213,7 +262,12 @@ def _without(here: Bools, films: Ints) -> Bools:
 
 
 def _reasons(
-    part: Part, images: pl.DataFrame, panel: Panel | None, claimed: Bools, flagged: reasons.Flagged
+    part: Part,
+    images: pl.DataFrame,
+    reports: pl.DataFrame,
+    panel: Panel | None,
+    claimed: Bools,
+    flagged: reasons.Flagged,
 ) -> pl.Series:
     """Gather each claim's reasons, the most telling first."""
     pairs = part.pairs
@@ -222,7 +276,7 @@ def _reasons(
     kinds = [
         Sentences(words=UNCERTAIN, which=pairs.states == 0.5),
         reasons.flag_reasons(flagged, pairs.findings, part.hard),
-        reasons.timeline_reasons(pairs, images),
+        reasons.timeline_reasons(pairs, images, reports),
         reasons.colabel_reasons(pairs),
         reasons.record_reasons(pairs, part.record),
         *(reasons.judge_reasons(voice) for voice in part.voices if voice.heeded.any()),

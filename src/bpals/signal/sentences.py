@@ -37,18 +37,24 @@ class Sentences:
 def listed(kinds: Sequence[Sentences], claimed: npt.NDArray[np.bool_]) -> pl.Series:
     """List each claim's sentences in the order of the kinds, film by film and finding by finding."""
     kinds = [kind for kind in kinds if kind.which.any()]
-    starts = np.cumsum([0, *(len(kind.words) for kind in kinds)])
+    starts = np.cumsum([0, *(len(kind.words) for kind in kinds)]).tolist()
     words = pl.Series([word for kind in kinds for word in kind.words], dtype=pl.String)
     picked = [kind.which.ravel() for kind in kinds]
     places = np.flatnonzero(claimed)
+    every = len(places) == claimed.size
 
     def block(start: int) -> pl.Series:
-        its = places[start : start + BLOCK]
-        said = np.zeros((len(its), len(kinds)), dtype=np.int64)
+        stop = min(start + BLOCK, len(places))
+        its = slice(start, stop) if every else places[start:stop]
+        said = np.empty((stop - start, len(kinds)), dtype=np.uint32)
+        told = np.empty(said.shape, dtype=bool)
+        counts = np.zeros(len(said), dtype=np.int64)
         for column, which in enumerate(picked):
-            said[:, column] = which[its]
-        told = said != 0
-        return _lists(words.gather((said + starts[:-1])[told]), told.sum(axis=1))
+            here = which[its]
+            np.not_equal(here, 0, out=told[:, column])
+            counts += told[:, column]
+            said[:, column] = here + starts[column]
+        return _lists(words.gather(pl.Series(said[told])), counts)
 
     with ThreadPoolExecutor(pl.thread_pool_size()) as pool:
         blocks = list(pool.map(block, range(0, len(places), BLOCK)))

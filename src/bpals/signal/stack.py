@@ -88,11 +88,14 @@ def stack(evidence: Matrix, state: Matrix, parts: Sequence[slice]) -> Stacked:
     `evidence` has a row a film, part by part, and a column a member.
     """
     known = ~np.isnan(evidence)
-    said = np.clip(np.nan_to_num(evidence), -FURTHEST, FURTHEST)
+    said = np.clip(evidence, -FURTHEST, FURTHEST)
+    said[~known] = 0
     deviation = np.sqrt((said**2).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
     answered = np.asarray(known.any(axis=1))
-    taught = answered & ((state == 0) | (state == 1))
-    absences, presences = (_left_out(known, said, state == claim, parts) for claim in (0, 1))
+    absence, presence = state == 0, state == 1
+    definite = answered & (absence | presence)
+    taught = [_those(definite, part) for part in parts]
+    absences, presences = (_left_out(known, said, side, parts) for side in (absence, presence))
     some, by_member = _partial(known), np.ascontiguousarray(said.T)
     scores: list[Matrix] = []
     lines: list[Line | None] = []
@@ -103,19 +106,28 @@ def stack(evidence: Matrix, state: Matrix, parts: Sequence[slice]) -> Stacked:
             lines.append(None)
             continue
         score, whole = _discriminate(absent, present, by_member, some)
-        others = [*parts[:number], *parts[number + 1 :]]
-        teaching = joined(taught, others)
-        usual = joined(score, others)[teaching]
-        line = Grid.of(usual, joined(state, others)[teaching] == 1).line()
+        others = taught[:number] + taught[number + 1 :]
+        usual = joined(score, others)
+        line = Grid.of(usual, joined(presence, others)).line()
         scores.append(_within_reach(score, usual))
         lines.append(line)
         weights[number] = np.abs(line.slope * whole) * deviation
     return Stacked(answered=answered, scores=scores, lines=lines, weights=weights)
 
 
+def _those(chosen: Bools, part: slice) -> slice | Ints:
+    """Give the places of the chosen films of a part; mostly all are chosen, and it is the part itself."""
+    its = chosen[part]
+    return part if its.all() else np.flatnonzero(its) + part.start
+
+
 def _left_out(known: Bools, said: Matrix, chosen: Bools, parts: Sequence[slice]) -> list[_Moments]:
     """Give, for each part, the moments of the chosen films in all the other parts."""
-    its = [_Moments.of(known[part][chosen[part]].astype(float), said[part][chosen[part]]) for part in parts]
+    its = []
+    for part in parts:
+        films = np.flatnonzero(chosen[part])
+        # `take` is a tenth of the time of square brackets, which must be ready for any index.
+        its.append(_Moments.of(known[part].take(films, axis=0).astype(float), said[part].take(films, axis=0)))
     # Added up anew for each part: what is added and taken off again leaves a trace in the last bit.
     return [_Moments.sum(its[:own] + its[own + 1 :]) for own in range(len(parts))]
 
@@ -132,11 +144,13 @@ def _discriminate(
     absent: _Moments, present: _Moments, said: Matrix, some: Sequence[tuple[Bools, Ints]]
 ) -> tuple[Matrix, Matrix]:
     """Score every film by the weights of those who answered it; and give the weights where all did."""
-    apart, middle = present.mean - absent.mean, (present.mean + absent.mean) / 2
+    without, beside = absent.mean, present.mean
+    apart, middle = beside - without, (beside + without) / 2
     within = (absent.scatter + present.scatter) / np.maximum(absent.pairs + present.pairs - 2, 1)
     presences = float(np.diag(present.pairs).max())
     whole = _solve(within, apart, presences)
-    score = whole @ said - middle @ whole
+    score = np.dot(whole, said)  # as `@` gives, which is slow where a family is one judge
+    score -= middle @ whole
     for spoke, films in some:
         own = _solve(within[np.ix_(spoke, spoke)], apart[spoke], presences)
         score[films] = own @ said[np.ix_(spoke, films)] - middle[spoke] @ own
@@ -144,9 +158,9 @@ def _discriminate(
 
 
 def _within_reach(score: Matrix, usual: Matrix) -> Matrix:
-    """Count a score beyond the furthest deviation as the furthest: the fit has not seen its like."""
+    """Count a score beyond the furthest deviation as the furthest, in place: the fit has not seen its like."""
     middle, reach = float(usual.mean()), FURTHEST * float(usual.std())
-    return np.clip(score, middle - reach, middle + reach)
+    return np.clip(score, middle - reach, middle + reach, out=score)
 
 
 def _equalising(count: int, presences: float) -> Matrix:

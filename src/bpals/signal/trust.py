@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bpals.chronology import patients
+from bpals.chronology import patients, reports_of_films
 from bpals.errors import UsageError
 from bpals.findings import Group
 from bpals.signal import calibrate
-from bpals.signal.combine import combine
+from bpals.signal.blocks import in_blocks
+from bpals.signal.combine import Combined, combine
 from bpals.signal.dependence import dependence
 from bpals.signal.families import Families
 from bpals.signal.hardness import Conditions, Lesson, learn
@@ -84,6 +85,8 @@ class _Heard:
     panel: Panel | None
     reviews: Reviews | None
     random_sample: Reference | None
+    reports: pl.DataFrame
+    """Which report each film belongs to (`reports_of_films`)."""
 
 
 def estimate(  # noqa: PLR0913  what a signal may rest on, each by its name
@@ -105,21 +108,28 @@ def estimate(  # noqa: PLR0913  what a signal may rest on, each by its name
     which pairs are hard. `random_sample` are labels of films drawn at random, which say how common errors are there.
     """
     pairs = lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
-    part, made = _judged(pairs, panel, dataset, apart=reference is not None or reviews is not None)
     heard = _Heard(
-        evidence=evidence, group_judgments=group_judgments, panel=panel, reviews=reviews, random_sample=random_sample
+        evidence=evidence,
+        group_judgments=group_judgments,
+        panel=panel,
+        reviews=reviews,
+        random_sample=random_sample,
+        reports=reports_of_films(dataset.images),
     )
+    part, made = _judged(pairs, panel, dataset, heard.reports, apart=reference is not None or reviews is not None)
     if reference is not None or reviews is not None:
         taught = _taught(part, made, dataset, reference, heard)
         if taught is not None:
             return taught
     lesson = _where_hard([part], dataset, heard)
     part = replace(part, hard=lesson.findings)
-    table, rules = write(part, dataset.images, panel, wrong=None)
+    table, rules = write(part, dataset.images, heard.reports, panel, wrong=None)
     return replace(made, table=table, rules=rules, hardness=lesson.told)
 
 
-def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset, *, apart: bool = False) -> tuple[Part, Signal]:
+def _judged(
+    pairs: Pairs, panel: Panel | None, dataset: Dataset, reports: pl.DataFrame, *, apart: bool = False
+) -> tuple[Part, Signal]:
     """Take the judges at their word: the record's, corrected by the panel's; and say what each of them is worth."""
     nobody = np.zeros(pairs.states.shape, dtype=bool)
     part = Part(
@@ -138,9 +148,8 @@ def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset, *, apart: bool 
         return part, made
     voices, skill = panel.heed(pairs)
     done = combine(pairs, voices, patients(dataset.images), panel.fold, apart=apart)
-    heard = _heard_share(done.shares, pairs.findings)
-    raised = logit(done.pairs.p_present) + heard * omissions(pairs.states, dataset.images, panel.fold)
-    p_present = np.where(done.moved, sigmoid(raised), done.pairs.p_present)
+    missed = omissions(pairs.states, reports, panel.fold)
+    p_present = _raised(done, _heard_share(done.shares, pairs.findings), missed)
     heads, votes = done.families.heads, done.families.votes
     part = replace(
         part,
@@ -152,6 +161,18 @@ def _judged(pairs: Pairs, panel: Panel | None, dataset: Dataset, *, apart: bool 
         apart=done.apart,
     )
     return part, replace(made, skill=skill, weights=done.effective, shares=done.shares, families=done.families)
+
+
+def _raised(done: Combined, heard: Matrix, missed: Matrix) -> Matrix:
+    """Raise the probabilities in which image judges took part by what the labeller leaves out."""
+    p_present = np.empty(missed.shape)
+
+    def raise_(films: slice) -> None:
+        p = done.pairs.p_present[films]
+        p_present[films] = np.where(done.moved[films], sigmoid(logit(p) + heard * missed[films]), p)
+
+    in_blocks(len(p_present), raise_)
+    return p_present
 
 
 def _heard_share(shares: Mapping[str, Mapping[str, float]], findings: Sequence[str]) -> Matrix:
@@ -190,7 +211,7 @@ def _taught(part: Part, made: Signal, dataset: Dataset, reference: Reference | N
         lesson = _where_hard([part, group_part], dataset, heard)
         group_part = replace(group_part, hard=lesson.findings)
         group_table, rules = write(
-            group_part, dataset.images, heard.panel, wrong=wrong_claims(group_part, truths.table)
+            group_part, dataset.images, heard.reports, heard.panel, wrong=wrong_claims(group_part, truths.table)
         )
         made = replace(made, groups=group_table, skill=pl.concat([made.skill, judged.skill]))
         part = follow(part, group_part, groups, fits)
@@ -201,7 +222,9 @@ def _taught(part: Part, made: Signal, dataset: Dataset, reference: Reference | N
             f"--calibrate {reference.kind}: nothing can be fitted on it: of no finding that was judged here does it "
             "hold presences and absences. Give other expert labels, or audit without --calibrate"
         )
-    table, finding_rules = write(part, dataset.images, heard.panel, wrong=wrong_claims(part, truths.table))
+    table, finding_rules = write(
+        part, dataset.images, heard.reports, heard.panel, wrong=wrong_claims(part, truths.table)
+    )
     used = pl.concat([used_pairs(truths, fits, fold), used_pairs(sample, shifted, fold)])
     return replace(
         made,
@@ -221,7 +244,7 @@ def _grouped(part: Part, groups: Sequence[Group], dataset: Dataset, heard: _Hear
     """Let the judges speak of groups as of findings."""
     record = with_groups(part.record, groups, heard.group_judgments)
     panel = None if heard.panel is None else heard.panel.of_groups(part.record, groups)
-    return _judged(record, panel, dataset)
+    return _judged(record, panel, dataset, heard.reports)
 
 
 def _where_hard(parts: Sequence[Part], dataset: Dataset, heard: _Heard) -> Lesson:

@@ -100,7 +100,8 @@ def _rarer(signal: pl.DataFrame, price: Worth) -> dict[str, float]:
 def _values(signal: pl.DataFrame, price: Worth, rarer: Mapping[str, float]) -> Floats:
     trust, low, high = (_floats(signal[name]) for name in ("trust", "trust_low", "trust_high"))
     said = (signal["says"] == "present").to_numpy()
-    fitted = signal["method"].str.contains(FITTED, literal=True).to_numpy()
+    fitted = said.copy()  # of absences nobody asks
+    fitted[said] = signal["method"].filter(pl.Series(said)).str.contains(FITTED, literal=True).to_numpy()
     split = disagreement(trust)
     if "p_split" in signal.columns:
         learned = _floats(signal["p_split"])
@@ -114,7 +115,9 @@ def _values(signal: pl.DataFrame, price: Worth, rarer: Mapping[str, float]) -> F
 def ranks(signal: pl.DataFrame, worth: Worth | None = None) -> pl.Series:
     """Rank the claims by value: 1 is read first, claims without a trust come last, ties stay in the order of rows."""
     rank = np.empty(signal.height, dtype=np.int64)
-    rank[order(-np.nan_to_num(values(signal, worth), nan=-1.0))] = np.arange(1, signal.height + 1)
+    value = values(signal, worth)
+    value[np.isnan(value)] = -1
+    rank[order(np.negative(value, out=value))] = np.arange(1, signal.height + 1)
     return pl.Series("review_rank", rank)
 
 
@@ -125,9 +128,12 @@ def chance_of_error(trust: Floats, present: Bools, fitted: Bools, rarer: Floats 
     has meant 70 % wrong, not 95. `rarer` is how much rarer the finding is than those on which that was learned, in
     logits: so much of a low trust is taken off. Absences needed no correction.
     """
-    raw = 1 - trust
+    wrong = 1 - trust
     rest, slope = TEMPERED
-    return np.where(present & ~fitted, sigmoid(rest + slope * (logit(raw) - rarer)), raw)
+    unfitted = present & ~fitted
+    rare = np.broadcast_to(rarer, trust.shape)[unfitted]
+    wrong[unfitted] = sigmoid(rest + slope * (logit(wrong[unfitted]) - rare))
+    return np.asarray(wrong)
 
 
 def information(trust: Floats, low: Floats, high: Floats) -> Floats:

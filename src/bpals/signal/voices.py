@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from bpals.findings import Group
+from bpals.signal.blocks import in_blocks
 from bpals.signal.devices import Devices
 from bpals.signal.filmchecks import FilmChecks
-from bpals.signal.pairs import Matrix, Pairs, rows_of
+from bpals.signal.pairs import Matrix, Pairs, answers, by_finding, places_of, usual
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.integer[Any]]
 
 TINY = 1e-12
 """Scores may be smaller than any probability that is reported; nearer to 0 or 1 than this they are one."""
@@ -52,8 +55,7 @@ class Voice:
     @property
     def usual(self) -> Matrix:
         """Its mean probability of each finding; NaN where it never answered."""
-        count = self.answered.sum(axis=0)
-        return np.where(count > 0, np.nansum(self.p_present, axis=0) / np.maximum(count, 1), np.nan)
+        return usual(self.p_present)
 
     def of_groups(self, pairs: Pairs, groups: Sequence[Group]) -> Voice:
         """Speak of groups: a group is as evident as its most evident member, and answered if all members are."""
@@ -89,32 +91,47 @@ class Panel:
 
     def heed(self, pairs: Pairs) -> tuple[tuple[Voice, ...], pl.DataFrame]:
         """Measure every judge, the record's too; give the voices with what they are heeded on, and the skills."""
-        recorded = self.measure("record", pairs.findings, pairs.p_present, pairs.states)
+        states, given = by_finding(pairs.states), by_finding(pairs.p_present)
+        recorded = self.measure("record", pairs.findings, given, states)
         heard, skills = [], [recorded] if recorded["n"].sum() else []
         for voice in self.voices:
-            skills.append(self.measure(voice.judge, pairs.findings, voice.evidence, pairs.states))
+            skills.append(self.measure(voice.judge, pairs.findings, voice.evidence, states))
             heard.append(replace(voice, heeded=skills[-1]["signal"].to_numpy()))
         return tuple(heard), pl.concat(skills) if skills else recorded.clear()
 
 
-def hear(judge: str, answers: pl.DataFrame, images: pl.DataFrame, findings: tuple[str, ...]) -> Voice:
+def hear(judge: str, table: pl.DataFrame, images: pl.DataFrame, findings: tuple[str, ...]) -> Voice:
     """Lay a judge's answers out; what it says of films or findings that are not here is passed over."""
-    told = answers.filter(pl.col("outcome") == "answered")
-    rows = rows_of(told["image_id"], images["image_id"])
+    told = table.filter(pl.col("outcome") == "answered")
     column = told["finding"].cast(pl.Enum(findings), strict=False).to_physical()
-    here = (rows < images.height) & column.is_not_null().to_numpy()
+    told, column = told.filter(column.is_not_null()), column.drop_nulls()
+    places = places_of(told["image_id"], column.to_numpy(), images["image_id"], len(findings))
+    given = told["p_present"].to_numpy()
     p_present = np.full((images.height, len(findings)), np.nan)
-    places = rows * len(findings) + column.fill_null(0).to_numpy()
-    p_present.ravel()[places[here]] = told["p_present"].to_numpy()[here]
-    kept = np.clip(p_present, TINY, 1 - TINY)
-    kept /= 1 - kept
-    return Voice(judge=judge, p_present=p_present, evidence=_standardised(np.log(kept, out=kept)))
+    if not isinstance(places, slice):
+        here = places < p_present.size
+        places, given = places[here], given[here]
+    p_present.ravel()[places] = given
+    logits = np.empty(p_present.shape)
+
+    def weigh(films: slice) -> None:
+        kept = np.clip(p_present[films], TINY, 1 - TINY)
+        np.log(kept / (1 - kept), out=logits[films])
+
+    in_blocks(len(logits), weigh)
+    return Voice(judge=judge, p_present=p_present, evidence=_standardised(logits))
 
 
 def _standardised(logits: Matrix) -> Matrix:
-    """Give each column mean 0 and deviation 1; a judge that always says the same says nothing: 0."""
-    known = ~np.isnan(logits)
-    count = np.maximum(known.sum(axis=0), 1)
-    centred = logits - np.nansum(logits, axis=0) / count
-    deviation = np.sqrt(np.nansum(centred**2, axis=0) / count)
-    return np.asarray(centred / np.where(deviation > TINY, deviation, 1.0))
+    """Give each column mean 0 and deviation 1, in place; a judge that always says the same says nothing: 0.
+
+    The columns come out one behind the other in memory, because evidence is weighed finding by finding.
+    """
+    count, silent = np.maximum(answers(logits), 1), np.flatnonzero(np.isnan(logits))
+    logits.put(silent, 0)
+    logits -= logits.sum(axis=0) / count
+    logits.put(silent, 0)
+    deviation = np.sqrt((logits**2).sum(axis=0) / count)
+    logits /= np.where(deviation > TINY, deviation, 1.0)
+    logits.put(silent, np.nan)
+    return by_finding(logits)

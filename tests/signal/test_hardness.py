@@ -1,5 +1,7 @@
 """Hardness: readers who split teach where others would, and too few of them teach nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -172,6 +174,18 @@ def test_nothing_is_said_where_nobody_answered():
 def hard(p_split, cut=0.4):
     """A finding whose readers would split with these chances."""
     return Hard(p_split=np.array(p_split), cut=cut, usual=0.3, pairs=2000)
+
+
+def test_films_that_the_record_judge_left_out_and_others_answered_teach_as_well():
+    """A spread that nobody knows counts as the usual one: it does not turn the whole lesson into nothing."""
+    subjects, conditions, chances = world()
+    read = read_films(chances, range(600))
+    whole = learn(subjects, conditions, read, IDS)
+    gaps = [replace(each, spread=np.where(np.arange(FILMS) % 7 == 0, np.nan, each.spread)) for each in subjects]
+    lesson = learn(gaps, conditions, read, IDS)
+    assert lesson.told == whole.told
+    for finding, hard in lesson.findings.items():
+        np.testing.assert_allclose(hard.p_split, whole.findings[finding].p_split, rtol=0, atol=1e-9)
 
 
 def test_the_members_of_a_group_follow_it_unless_they_were_read_themselves():

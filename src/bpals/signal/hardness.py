@@ -77,8 +77,14 @@ class Subject:
         """Lay out what the model sees of every film."""
         p = np.nan_to_num(self.p_present, nan=0.5)
         z = logit(p)
-        own = [z, np.abs(z), p * (1 - p), np.nan_to_num(self.states, nan=0.5), self.spread, self.quarrel]
+        own = [z, np.abs(z), p * (1 - p), np.nan_to_num(self.states, nan=0.5), self._own_spread, self.quarrel]
         return np.stack([*own, *conditions.columns], axis=1)
+
+    @property
+    def _own_spread(self) -> Matrix:
+        """The spread; where the record judge did not answer and others did, the usual one."""
+        known = self.spread[~np.isnan(self.spread)]
+        return np.nan_to_num(self.spread, nan=float(known.mean()) if len(known) else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

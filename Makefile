@@ -32,8 +32,9 @@ audit: $(VENV)/.core  ## audit the embedded NIH labels -> audit/ (WORKSPACE=DIR,
 room: $(VENV)/.room  ## the reading room in your browser, on drawn films (ARGS='--port 9000')
 	$(BIN)/bpals review serve --demo $(ARGS)
 
+# Bytecode is written whatever the surroundings say: else each process that a test starts compiles bpals anew.
 test: $(VENV)/.dev chromium opengl  ## everything the tests need, then all tests (ARGS='tests/cli -x')
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 sweep: $(VENV)/.dev  ## the long fault sweeps
 	$(BIN)/python -m pytest -m sweep $(ARGS)

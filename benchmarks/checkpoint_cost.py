@@ -63,7 +63,7 @@ def judges(folder: Path) -> Iterator[tuple[str, CheckpointJudge]]:
         torch.save(getattr(models, name)(weights=None, num_classes=len(NIH.findings)).state_dict(), weights)
         yield f"`{name}:`, torch", open_checkpoint(name, str(weights), device="cpu")
         written = folder / f"{name}.onnx"
-        subprocess.run([sys.executable, EXPORT, name, weights, written], check=True)
+        subprocess.run([sys.executable, EXPORT, name, weights, written], stdout=subprocess.DEVNULL, check=True)
         recipe = written.with_suffix(".toml")
         yield "the same as `onnx:`, onnxruntime", open_checkpoint("onnx", str(written), recipe=recipe)
 

@@ -26,6 +26,7 @@ import polars as pl
 from PIL import Image, ImageDraw, ImageFont
 from threadpoolctl import threadpool_limits
 
+from bpals.errors import install_line
 from bpals.featurecache import FeatureCache, StoredFeatures
 from bpals.filmchecks import Looked, check_films, gallery_of, sample_of
 from bpals.films.altering import COPIES
@@ -328,7 +329,7 @@ def scale(bench: Bench) -> bool:
 def ocr(bench: Bench) -> bool:
     """Measure what reading costs on the largest films, and whether words burnt into them are found."""
     if find_spec("rapidocr_onnxruntime") is None:
-        print("\nNo OCR here: pip install 'bpals[ocr]'")
+        print(f"\nNo OCR here: {install_line('ocr')}")
         return True
     large = bench.large
     read, views = Lettering().begin(), dict(large.select("image_id", "view").iter_rows())

@@ -6,7 +6,7 @@
 FOLDER of the films is what `--images` of `bpals judge run` takes, with plain tars in it; that of the experts has the
 four-findings files. What was seen is kept in `--workspace`, so that a second run begins at once. The exit code is 1 if
 a promise is broken: 60 films a core-second, mean AUROC .770, permuted labels within .03 of .5, memory that grows by
-less than 3 KB a film, the answers themselves included.
+less than 3 KB a film in learning, the answers themselves included, and by less than 20 KB a film in a whole run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import resource
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 import polars as pl
 from PIL import Image
 
@@ -34,6 +34,7 @@ from bpals.featurecache import FeatureCache
 from bpals.films.looking import Look, looked
 from bpals.films.shelf import open_shelf
 from bpals.findings import AIRSPACE_OPACITY, NODULE_OR_MASS, Group
+from bpals.judgeorder import Order
 from bpals.judges import timeline
 from bpals.judges.backbone import built_file, open_backbone
 from bpals.judges.moments import Features
@@ -44,6 +45,7 @@ from bpals.score import references
 from bpals.score.metrics import Curve
 from bpals.score.resamples import Resamples, Resampling, interval
 from bpals.sources import nih
+from bpals.telemetry import import_silent
 from bpals.types import Refusal
 from bpals.workspace import Workspace
 
@@ -53,6 +55,8 @@ GROUPS = (Group(name="Pneumothorax", members=("Pneumothorax",)), NODULE_OR_MASS,
 FILMS, ROUNDS, DRAWS = 600, 3, 1000
 NIH_FILMS, WIDTH = 112_120, 2576
 LEAST_RATE, LEAST_AUROC, MOST_PERMUTED, MOST_BYTES = 60.0, 0.770, 0.03, 3072.0
+MOST_LOOKING_BYTES = 20_000.0
+"""A film as it lies in memory, 256 px, is three times that: none may stay."""
 SMALLEST = 1e-6
 
 
@@ -100,6 +104,7 @@ def _ours(place: Path, names: list[str]) -> int:
 
 def _plain(place: Path, names: list[str]) -> int:
     """Do the same with Pillow and onnxruntime alone: no check, no hash, no thumbnail, no refusal."""
+    onnxruntime = import_silent("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -205,14 +210,38 @@ def _group_logit(table: pl.DataFrame, group: Group, image_ids: pl.Series) -> Dou
 
 
 def memory(given: Given) -> bool:
-    """Measure what learning takes at a quarter of NIH and at all of it: features of noise, made as they are read."""
-    del given
+    """Measure what a whole run takes at some films and four times as many, and learning at a quarter of NIH and all."""
+    whole, learning = _memory_of_runs(given), _memory_of_learning()
+    return whole and learning
+
+
+def _memory_of_runs(given: Given) -> bool:
+    """Run the probe whole over real films: this process, and the greatest of those that look at films for it."""
+    print("\na whole run over real films, one process that looks\n")
+    print("| films | seconds (CPU) | most memory, MB | of a process that looks, MB |\n|---|---|---|---|")
+    peaks = {}
+    for count in (FILMS, 4 * FILMS):
+        told = _child("--look", str(count), "--images", str(given.images))
+        peaks[count] = told["peak_mb"] + told["eye_mb"]
+        _row(f"{count:,}", f"{told['cpu_s']:.0f}", f"{told['peak_mb']:.0f}", f"{told['eye_mb']:.0f}")
+    grown = (peaks[4 * FILMS] - peaks[FILMS]) * 1e6 / (3 * FILMS)
+    print(f"\n{grown:,.0f} bytes more a film")
+    return bool(grown <= MOST_LOOKING_BYTES)
+
+
+def _child(*words: str) -> dict[str, float]:
+    line = [sys.executable, __file__, *words]
+    told: dict[str, float] = json.loads(subprocess.run(line, capture_output=True, check=True, text=True).stdout)
+    return told
+
+
+def _memory_of_learning() -> bool:
+    """Learn from features of noise, made as they are read."""
     print("\nlearning from features of noise, 14 findings, one process\n")
     print("| films | seconds (CPU) | most memory, MB |\n|---|---|---|")
     peaks = {}
     for count in (NIH_FILMS // 4, NIH_FILMS):
-        line = [sys.executable, __file__, "--learn", str(count)]
-        told = json.loads(subprocess.run(line, capture_output=True, check=True, text=True).stdout)
+        told = _child("--learn", str(count))
         peaks[count] = told["peak_mb"]
         _row(f"{count:,}", f"{told['cpu_s']:.0f}", f"{told['peak_mb']:.0f}")
     grown = (peaks[NIH_FILMS] - peaks[NIH_FILMS // 4]) * 1e6 / (NIH_FILMS - NIH_FILMS // 4)
@@ -242,9 +271,20 @@ def learn(count: int) -> None:
     noise: Features = Noise(films["image_id"].to_list())
     began = time.process_time()
     ProbeJudge().read(films, claims, dataset.vocabulary, noise)
-    megabyte = 1e6 if sys.platform == "darwin" else 1e6 / 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / megabyte
-    print(json.dumps({"cpu_s": time.process_time() - began, "peak_mb": peak}))
+    print(json.dumps({"cpu_s": time.process_time() - began, "peak_mb": _peak_mb(resource.RUSAGE_SELF)}))
+
+
+def look(images: Path, count: int) -> None:
+    """Run the probe over some films in a workspace of its own, and say what it took."""
+    with tempfile.TemporaryDirectory() as place:
+        run_probe(images=images, workspace=place, order=Order(limit_images=count, workers=1))
+    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = {"cpu_s": sum(each.ru_utime + each.ru_stime for each in used), "peak_mb": _peak_mb(resource.RUSAGE_SELF)}
+    print(json.dumps({**told, "eye_mb": _peak_mb(resource.RUSAGE_CHILDREN)}))
+
+
+def _peak_mb(whose: int) -> float:
+    return resource.getrusage(whose).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
 
 
 def _features(given: Given) -> Features:
@@ -283,9 +323,13 @@ def main() -> int:
     parser.add_argument("--expert", type=Path, default=Path("../shared/data/expert"))
     parser.add_argument("--workspace", type=Path, default=Path(".cache/probe-bench"))
     parser.add_argument("--learn", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--look", type=int, help=argparse.SUPPRESS)
     typed = parser.parse_args()
     if typed.learn:
         learn(typed.learn)
+        return 0
+    if typed.look:
+        look(typed.images, typed.look)
         return 0
     given = Given(images=typed.images, expert=typed.expert, workspace=typed.workspace)
     kept = [parts[name](given) for name in typed.part or parts]

@@ -1,6 +1,7 @@
 """What Ray costs and brings: the same judge over the same films without Ray, with one worker, and with two.
 
-    python benchmarks/ray_overhead.py
+    python benchmarks/ray_overhead.py               three interleaved rounds, about four minutes
+    python benchmarks/ray_overhead.py --write       and put the figures into docs/scale.md
 
 The judge is made up: it looks at each film for a fixed time of computing (--work-ms), so that nothing depends on
 weights. Films are drawn, 512 px, and are prepared where they are judged. The start of Ray and that of its workers are
@@ -11,13 +12,16 @@ has the process that prepares its films; the number of cores is printed beside t
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
+import operator
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +32,15 @@ from bpals.judges.pace import Pace
 from bpals.judges.rayengine import RayEngine, RaySession
 from bpals.judging import run_judge
 from bpals.workspace import Workspace
+from section import Section
+
+SECTION = Section(
+    Path(__file__).parents[1] / "docs" / "scale.md",
+    "<!-- python benchmarks/ray_overhead.py --write -->",
+    "<!-- /ray_overhead -->",
+)
+WAYS = {"plain": 0, "ray_1": 1, "ray_2": 2}
+"""Name -> workers of Ray."""
 
 JUDGE = '''
 """A judge that computes for a fixed time."""
@@ -101,24 +114,59 @@ def draw(folder: Path, count: int, work_ms: float) -> Films:
     return Films(folder=folder, count=count, spec=f"python:{folder / 'judge.py'}")
 
 
-def measure(films: Films, folder: Path, few: int) -> dict[str, float]:
+@dataclass
+class Found:
+    """What was measured, round by round."""
+
+    ray_start_s: float = 0.0
+    ms_a_film: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in WAYS})
+    start_s: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in WAYS})
+    same_judgments: bool = True
+
+    def compared(self, first: str, second: str, how: Callable[[float, float], float]) -> list[float]:
+        """Compare two ways within each round."""
+        pairs = zip(self.ms_a_film[first], self.ms_a_film[second], strict=True)
+        return [how(one, other) for one, other in pairs]
+
+
+def measure(films: Films, folder: Path, few: int, rounds: int) -> Found:
     """Time all films and a few of them each way: the difference is what a film costs, and the rest the start."""
-    found: dict[str, float] = {}
-    sealed = set()
-    ways = {"plain": None, "ray_1": RayEngine(workers=1), "ray_2": RayEngine(workers=2)}
+    found, sealed = Found(), set()
+    small = Films(folder=folder / "few", count=few, spec=films.spec)
     began = time.monotonic()
     with RaySession(RayEngine(workers=2)):
-        found["ray_start_s"] = time.monotonic() - began
-        for name, engine in ways.items():
-            small = Films(folder=folder / "few", count=few, spec=films.spec)
+        found.ray_start_s = time.monotonic() - began
+        for _, (name, workers) in itertools.product(range(rounds), WAYS.items()):
+            engine = RayEngine(workers=workers) if workers else None
             start_s, _ = small.ask(folder / f"{name}-few", engine)
             all_s, table = films.ask(folder / name, engine)
             sealed.add(table)
-            found[f"{name}_s"] = all_s
-            found[f"{name}_ms_a_film"] = 1000 * (all_s - start_s) / (films.count - few)
-            found[f"{name}_start_s"] = start_s - few * found[f"{name}_ms_a_film"] / 1000
-    found["same_judgments"] = float(len(sealed) == 1)
+            a_film = (all_s - start_s) / (films.count - few)
+            found.ms_a_film[name].append(1000 * a_film)
+            found.start_s[name].append(start_s - few * a_film)
+    found.same_judgments = len(sealed) == 1
     return found
+
+
+def middle(values: Sequence[float], form: str) -> str:
+    """Write the median of the rounds and how far they lie apart."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def told(found: Found, given: argparse.Namespace) -> list[str]:
+    """Write what was measured."""
+    overhead = middle(found.compared("ray_1", "plain", operator.sub), "+.1f")
+    gain = middle(found.compared("ray_1", "ray_2", operator.truediv), ".2f")
+    plain, one, two = (middle(found.ms_a_film[name], ".1f") for name in WAYS)
+    work = f"a judge that computes {given.work_ms:.0f} ms a film"
+    return [
+        f"{given.films:,} films of 512 px, {work}, {os.cpu_count()} cores, {given.rounds} interleaved rounds",
+        f"plain, one process that prepares films: {plain} ms a film",
+        f"Ray, one worker: {one} ms a film, overhead {overhead} ms",
+        f"Ray, two workers: {two} ms a film, {gain} times as fast as one",
+        f"once: Ray itself {found.ray_start_s:.1f} s, its workers {middle(found.start_s['ray_1'], '.1f')} s",
+        f"the same judgments each way: {'yes' if found.same_judgments else 'NO'}",
+    ]
 
 
 def main() -> int:
@@ -127,27 +175,20 @@ def main() -> int:
     parser.add_argument("--films", type=int, default=400)
     parser.add_argument("--work-ms", type=float, default=40.0, help="computing of the judge a film")
     parser.add_argument("--few", type=int, default=40, help="films of the short run that times the start")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/scale.md")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         films = draw(folder, given.films, given.work_ms)
         (folder / "few").mkdir()
         draw(folder / "few", given.few, given.work_ms)
-        found = measure(films, folder, given.few)
-    found["cores"] = float(os.cpu_count() or 1)
-    if given.json:
-        print(json.dumps(found, indent=1))
-        return 0
-    plain, one, two = (found[f"{name}_ms_a_film"] for name in ("plain", "ray_1", "ray_2"))
-    work = f"a judge that computes {given.work_ms:.0f} ms a film"
-    print(f"{given.films:,} films of 512 px, {work}, {found['cores']:.0f} cores")
-    print(f"plain, one process that prepares films  {plain:6.1f} ms a film")
-    print(f"Ray, one worker                         {one:6.1f} ms a film, overhead {one - plain:+.1f} ms")
-    print(f"Ray, two workers                        {two:6.1f} ms a film, {one / two:.2f} times one worker")
-    print(f"once: Ray itself {found['ray_start_s']:.1f} s, its workers {found['ray_1_start_s']:.1f} s")
-    print(f"the same judgments each way: {'yes' if found['same_judgments'] else 'NO'}")
-    return 0 if found["same_judgments"] else 1
+        found = measure(films, folder, given.few, given.rounds)
+    lines = told(found, given)
+    print("\n".join(lines))
+    if given.write:
+        SECTION.write("\n".join(f"- {line[0].upper()}{line[1:]}." for line in lines))
+    return 0 if found.same_judgments else 1
 
 
 if __name__ == "__main__":

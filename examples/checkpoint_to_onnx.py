@@ -5,6 +5,7 @@ python examples/checkpoint_to_onnx.py densenet121 weights.pt net.onnx
 Then: bpals judge run onnx:net.onnx --recipe net.toml --images films
 """
 
+import hashlib
 import json
 import sys
 import warnings
@@ -42,6 +43,9 @@ def export(kind, file, out):
         torch.onnx.export(network.module, (film,), out, opset_version=17, dynamo=False)
     lines = [f"{key} = {json.dumps(getattr(recipe, key))}" for key in KEPT]
     out.with_suffix(".toml").write_text("\n".join(lines) + "\n")
+    sha256 = hashlib.sha256(out.read_bytes()).hexdigest()
+    print(f"{out}: {out.stat().st_size:,} bytes, sha256 {sha256}; its recipe: {out.with_suffix('.toml')}")
+    print(f"Run it: bpals judge run onnx:{out}@{sha256} --recipe {out.with_suffix('.toml')} --images PATH")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: schemas, commands, errors, notices, extras. `--check` only says what is stale."""
+"""Write the generated parts of docs/: schemas, commands, errors, notices, extras, judges; `--check` only names them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,23 @@ from bpals.cli.doctor import EXTRAS
 from bpals.cli.main import app
 from bpals.findings import NIH
 from bpals.judges.models import default_model
+from bpals.registry import SPECS
 from bpals.review.web.toolkeys import key_table
 from shape import ROOT, SRC, modules
 
 DOCS = ROOT / "docs"
 OPENING = "<!-- made by scripts/write_docs.py: {} -->"
 CLOSING = "<!-- end of {} -->"
+KIND_PAGES = {
+    "openai": "byo-vlm.md",
+    "hf": "hf.md",
+    **dict.fromkeys(("xrv", "chexnet", "densenet121", "resnet50", "onnx"), "checkpoints.md"),
+    "probe": "probe.md",
+    "table": "judges.md#scores-from-a-file",
+    "python": "judges.md#a-judge-in-six-lines",
+    "stub": "judges.md#a-judge-that-knows-nothing",
+}
+"""Where each kind of judge is explained; a new kind has no row before it has a page."""
 
 
 def tables() -> str:
@@ -187,6 +198,15 @@ def _looped(iterable: ast.expr) -> list[str]:
     return _words([row.elts[0] for row in rows if isinstance(row, ast.Tuple)])
 
 
+def kinds() -> str:
+    """The kinds of image judge, as the registry has them, and the page of each."""
+    rows = []
+    for name, kind in SPECS.items():
+        extra, page = f"`{kind.extra}`" if kind.extra else "", KIND_PAGES[name]
+        rows.append(f"| `{kind.form}` | {kind.what} | {extra} | [{page.partition('#')[0]}]({page}) |")
+    return "\n".join(["| you type | it is | extra | explained in |", "|---|---|---|---|", *rows])
+
+
 def extras() -> str:
     """The extras and what each gives."""
     rows = [f"| `{extra.name}` | {extra.gives} | {', '.join(extra.packages)} |" for extra in EXTRAS]
@@ -211,6 +231,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "errors": ("errors.md", error_tree),
     "notices": ("errors.md", notices),
     "extras": ("install.md", extras),
+    "kinds": ("judges.md", kinds),
     "serve": ("byo-vlm.md", serve),
     "keys": ("reading-room.md", keys),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
-import itertools
 import os
 import runpy
 import subprocess
@@ -16,26 +15,28 @@ import zipfile
 from pathlib import Path
 
 import llamacpp
-import numpy as np
 import polars as pl
 import postgresserver
 import psycopg
 import pytest
+import twofolds
 
 from bpals.demo import make_demo
+from bpals.findings import NIH
 from bpals.judges.lite0 import NEEDED, PACKAGE, build
-from bpals.judges.record import RecordJudge
-from bpals.judges.timeline import fold_of
+from bpals.score import references
+from bpals.sources import nih
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"
 WHEEL = "torchxrayvision-1.5.7-py3-none-any.whl"
 WHEEL_SHA256 = "95f6c3475661f3515d4258deb0855bd5d1b1a56e0b65384251d3dd3fa61fac41"
 LONGEST = (
-    "test_audit_calibrated.py", "test_audit.py", "test_docs.py", "test_judging.py", "test_kills.py",
-    "cli/test_audit.py", "test_audit_tables.py", "test_panel.py", "judges/test_hf.py",
-    "judges/test_http_faults.py", "test_audit_cost.py", "test_judge_llamacpp.py", "test_byo_vlm.py",
-    "judges/test_run_kills.py", "test_ray.py", "test_merging.py", "judges/test_checkpoint.py", "test_probing.py",
+    "test_audit.py", "test_audit_calibrated.py", "test_docs.py", "test_audit_cost.py", "test_kills.py",
+    "test_byo_vlm.py", "test_judge_llamacpp.py", "test_ray.py", "judges/test_checkpoint.py", "cli/test_judge.py",
+    "review/pages/test_connection.py", "test_judging.py", "judges/test_record.py", "judges/test_hf.py",
+    "cli/test_audit.py", "films/test_reading.py", "test_audit_tables.py", "test_probing.py", "test_relearning.py",
+    "test_told.py", "judges/test_http_faults.py", "judges/test_run_kills.py", "test_merging.py", "test_panel.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
 EXPERT = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()
@@ -61,49 +62,52 @@ def start_bpals():
 
 
 @pytest.fixture(scope="session")
-def audit_once(start_bpals, tmp_path_factory):
-    """Audit NIH, or what the words name, into a folder of that name, once for all processes of a session."""
+def once(tmp_path_factory):
+    """Let the first that asks for a path make what belongs there, once for all processes of a session."""
     here = tmp_path_factory.getbasetemp()
     shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
 
-    def audit(name, *words, environment=None):
-        folder = shared / "audits" / name
-        folder.parent.mkdir(exist_ok=True)
-        with (folder.parent / f"{name}.lock").open("w") as lock:
+    def made(name, make):
+        path = shared / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_name(f"{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (folder / "run.json").exists():
-                process = start_bpals("audit", "--workspace", folder, *words, environment=environment)
-                _, errors = process.communicate()
-                assert process.returncode == 0, errors
-        return folder
+            if not os.fstat(lock.fileno()).st_size:
+                make(path)
+                lock.write("made")
+        return path
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def audit_once(start_bpals, once):
+    """Audit NIH, or what the words name, into a folder of that name, once for all processes of a session."""
+
+    def audit(name, *words, environment=None):
+        def make(folder):
+            process = start_bpals("audit", "--workspace", folder, *words, environment=environment)
+            _, errors = process.communicate()
+            assert process.returncode == 0, errors
+
+        return once(f"audits/{name}", make)
 
     return audit
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory):
+def demo(once):
     """The demo of the reading room, made once, also where the tests run in two processes; copy it to change it."""
-    here = tmp_path_factory.getbasetemp()
-    shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
-    with (shared / "demo.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return make_demo(shared / "demo")
+    return make_demo(once("demo", make_demo))  # one that is there is kept
 
 
 @pytest.fixture(scope="session")
-def lite0(tmp_path_factory) -> Path:
+def lite0(once) -> Path:
     """The default backbone, built once for all processes of a session; without its packages the test is skipped."""
     lacking = [name for name in (*NEEDED, PACKAGE, "onnxruntime") if importlib.util.find_spec(name) is None]
     if lacking:
         pytest.skip(f"not installed: {', '.join(lacking)}")
-    here = tmp_path_factory.getbasetemp()
-    shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
-    path = shared / "caches" / "bpals" / "lite0.onnx"
-    with (shared / "lite0.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            build(path)
-    return path
+    return once("caches/bpals/lite0.onnx", build)
 
 
 @pytest.fixture(scope="session")
@@ -114,9 +118,8 @@ def nih_workspace(audit_once) -> Path:
 
 @pytest.fixture(scope="session")
 def films_audit(audit_once) -> Path:
-    """The default audit of the made-up films of examples/, made once by the command; copy it to change it."""
-    examples = ROOT / "examples"
-    return audit_once("films", "--source", f"table:{examples / 'films.csv'}", "--mapping", examples / "films.toml")
+    """The default audit of made-up films, made once by the command; copy it to change it."""
+    return audit_once("films", "--source", twofolds.SOURCE, "--mapping", twofolds.MAPPING)
 
 
 @pytest.fixture(scope="session")
@@ -126,20 +129,27 @@ def elsewhere() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def nih_calibrated(audit_once, elsewhere) -> Path:
-    """The audit of NIH, elsewhere, that was fitted on the adjudicated validation images; do not change it."""
+def nih_reviewed(once) -> Path:
+    """NIH's CSV with the patients of the adjudicated validation images, 6,913 films of 835 patients."""
     if not EXPERT.is_dir():
         pytest.skip(f"no expert labels at {EXPERT}: set BPALS_TEST_DATA")
-    words = ("--calibrate", f"four-findings={EXPERT}", "--calibrate-split", "val")
+    images = references.load(f"four-findings={EXPERT}", vocabulary=NIH, split="val").truth["image_id"].unique()
+    theirs = pl.col("image_id").is_in(images.implode()).any().over("patient_id")
+    write_csv = runpy.run_path(str(ROOT / "benchmarks" / "part.py"))["write_csv"]
+    return once("reviewed.csv", lambda file: write_csv(nih.load().images.filter(theirs), file))
+
+
+@pytest.fixture(scope="session")
+def nih_calibrated(audit_once, nih_reviewed, elsewhere) -> Path:
+    """The audit, elsewhere, of those patients that was fitted on their adjudicated images; do not change it."""
+    words = ("--source", f"nih:{nih_reviewed}", "--calibrate", f"four-findings={EXPERT}", "--calibrate-split", "val")
     return audit_once("calibrated", *words, environment=elsewhere)
 
 
 @pytest.fixture(scope="session")
-def nih_again(request, audit_once, elsewhere) -> Path:
-    """A second audit of NIH, elsewhere: the calibrated one where there are expert labels, else the same again."""
-    if EXPERT.is_dir():
-        return request.getfixturevalue("nih_calibrated")
-    return audit_once("again", environment=elsewhere)
+def nih_uncalibrated(audit_once, nih_reviewed) -> Path:
+    """The audit of the same patients without any expert label; do not change it."""
+    return audit_once("uncalibrated", "--source", f"nih:{nih_reviewed}")
 
 
 @pytest.fixture(scope="session")
@@ -150,18 +160,15 @@ def write_films():
     """
     films = runpy.run_path(str(ROOT / "examples" / "make_films.py"))["films"]
 
-    def renamed(seed, patient):
-        names = (f"{seed}-{patient}{'+' * more}" for more in itertools.count())
-        return next(name for name in names if fold_of(np.array([name]), RecordJudge().folds)[0] < 2)
-
     def write(file, *, seeds):
-        parts = [(seed, films(seed=seed)[0]) for seed in seeds]
-        patients = [{name: renamed(seed, name) for name in part["patient"].unique()} for seed, part in parts]
-        named = [part.with_columns(pl.format("{}-{}", pl.lit(seed), "film").alias("film"),
-                                   pl.col("patient").replace_strict(names))
-                 for (seed, part), names in zip(parts, patients, strict=True)]  # fmt: skip
-        pl.concat(named).write_csv(file)
-        return ["--source", f"table:{file}", "--mapping", str(ROOT / "examples" / "films.toml")]
+        parts = [
+            films(seed=seed)[0].with_columns(
+                pl.format(f"{seed}-{{}}", name).alias(name) for name in ("film", "patient")
+            )
+            for seed in seeds
+        ]
+        twofolds.of_two_folds(pl.concat(parts)).write_csv(file)
+        return ["--source", f"table:{file}", "--mapping", twofolds.MAPPING]
 
     return write
 

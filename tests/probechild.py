@@ -23,7 +23,12 @@ def main() -> None:
     cache = FeatureCache(Path(folder), backbone.name, backbone.sha256, backbone.width, block=4)
     # What watches is told after each film that takes longer than it waits between two looks.
     probing = Probing(
-        home=home, films=films, cache=cache, judge=probe_of(backbone), watch=lambda _snapshot: time.sleep(0.25)
+        home=home,
+        films=films,
+        cache=cache,
+        judge=probe_of(backbone),
+        spec=f"probe:{named}",
+        watch=lambda _snapshot: time.sleep(0.25),
     )
     look = Look(side_px=backbone.side_px, eye=EYE, given={"named": named})
     look_films(probing, box, look, Order(source=source, mapping=mapping, workers=0))

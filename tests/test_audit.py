@@ -190,8 +190,48 @@ def test_x01_claims_and_judgments_become_a_signal_and_a_report_in_a_minute(nih_w
     assert Workspace(nih_workspace).run["files"]["signal.parquet"]["sha256"] == sha256(written)
 
 
-def test_a_second_audit_gives_the_same_bytes(nih_workspace, nih_again):
-    """Every table is byte-identical elsewhere; where the second was calibrated, X01 has the bytes of the signal."""
-    first, second = Workspace(nih_workspace).open(), Workspace(nih_again).open()
-    for name in FILES - {"report.html"} - ({"signal.parquet"} if second.run["calibration"] else set()):
+AGAIN = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from bpals.durable import parquet
+    from bpals.judges.record import RecordJudge
+    from bpals.sources import nih
+
+    dataset = nih.load()
+    answers = RecordJudge().read(dataset.images, dataset.claims, dataset.vocabulary, only_folds=[3])
+    for name, table in (("images", dataset.images), ("claims", dataset.claims), ("answers", answers)):
+        Path(sys.argv[1], f"{name}.parquet").write_bytes(parquet(table))
+    """
+)
+
+
+def test_all_of_nih_is_read_and_judged_elsewhere_to_the_same_bytes(nih_workspace, elsewhere, tmp_path):
+    """Images and claims to the byte; the judge, asked about one patient in five, says of each what it said before."""
+    environment = os.environ | {"PYTHONPATH": str(shape.SRC)} | elsewhere
+    line = [sys.executable, "-c", AGAIN, tmp_path]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    audit = Workspace(nih_workspace).open()
+    for name in ("images.parquet", "claims.parquet"):
+        assert audit.run["files"][name]["sha256"] == sha256((tmp_path / name).read_bytes()), name
+    answers = pl.read_parquet(tmp_path / "answers.parquet")
+    said = audit.table("judgments/record.parquet")
+    assert CLAIMS // 6 < answers.height < CLAIMS // 4
+    assert_frame_equal(answers, said.join(answers.select("image_id").unique(), on="image_id", how="semi",
+                                          maintain_order="left"), check_exact=True)  # fmt: skip
+
+
+def test_a_second_audit_gives_the_same_bytes(nih_uncalibrated, nih_calibrated):
+    """Every table is byte-identical elsewhere; the second was calibrated, and X01 has the bytes of the signal."""
+    first, second = Workspace(nih_uncalibrated).open(), Workspace(nih_calibrated).open()
+    for name in FILES - {"report.html", "signal.parquet"}:
+        assert first.run["files"][name] == second.run["files"][name], name
+
+
+@pytest.mark.sweep
+def test_a_second_audit_of_all_of_nih_gives_the_same_bytes(nih_workspace, audit_once, elsewhere):
+    """The long form: the whole audit, elsewhere, without any expert label."""
+    first, second = (Workspace(home).open() for home in (nih_workspace, audit_once("again", environment=elsewhere)))
+    for name in FILES - {"report.html"}:
         assert first.run["files"][name] == second.run["files"][name], name

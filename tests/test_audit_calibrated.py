@@ -24,7 +24,7 @@ CROSSFIT = pl.col("method").str.ends_with("/crossfit")
 
 @pytest.fixture(scope="module")
 def calibrated(nih_calibrated):
-    """The audit of NIH that was fitted on the adjudicated validation images."""
+    """The audit that was fitted on the adjudicated validation images, of their patients."""
     return Workspace(nih_calibrated).open()
 
 
@@ -36,12 +36,26 @@ def reviewed(data_folder):
 
 def test_calibration_adds_groups_and_keeps_the_signal_whole(calibrated, reviewed):
     """The signal keeps its rows; each group has a row a film, in the same columns; the pairs used are written down."""
+    check_whole(calibrated, reviewed, films=6_913)
+
+
+@pytest.mark.sweep
+def test_calibration_keeps_the_signal_of_all_of_nih_whole(audit_once, data_folder, reviewed, nih_workspace):
+    """The long form: every film of NIH, of which most were never reviewed."""
+    words = ("--calibrate", f"four-findings={data_folder / 'expert'}", "--calibrate-split", "val")
+    calibrated = Workspace(audit_once("all-calibrated", *words)).open()
+    check_whole(calibrated, reviewed, films=112_120)
+    check_kept(calibrated, Workspace(nih_workspace).open())
+
+
+def check_whole(calibrated, reviewed, films):
+    """Look at the tables of a calibrated audit of so many films."""
     signal, groups = calibrated.table("signal.parquet"), calibrated.table("groups.parquet")
-    assert signal.height == 1_569_680
+    assert signal.height == 14 * films
     assert signal["trust"].is_between(0, 1).all()
     assert groups.columns == signal_schema(("any",)).names()
-    films = groups.group_by("finding").len()
-    assert sorted(films.rows()) == [("Airspace opacity", 112_120), ("Nodule or mass", 112_120)]
+    rows = groups.group_by("finding").len()
+    assert sorted(rows.rows()) == [("Airspace opacity", films), ("Nodule or mass", films)]
     assert groups.select("image_id", "finding").is_unique().all()
     assert groups["trust"].is_between(0, 1).all()
     used = calibrated.table("calibration.parquet")
@@ -76,9 +90,13 @@ def test_the_folds_of_a_calibration_keep_patients_together(calibrated):
     assert used["fold"].n_unique() == 5
 
 
-def test_what_was_not_reviewed_is_judged_as_before(calibrated, nih_workspace):
+def test_what_was_not_reviewed_is_judged_as_before(calibrated, nih_uncalibrated):
     """The judge never sees a review: its answers are the same bytes; findings without a review keep their trust."""
-    plain = Workspace(nih_workspace).open()
+    check_kept(calibrated, Workspace(nih_uncalibrated).open())
+
+
+def check_kept(calibrated, plain):
+    """Compare a calibrated audit with one of the same films without any expert label."""
     name = "judgments/record.parquet"
     assert calibrated.run["files"][name] == plain.run["files"][name]
     for finding in ("Hernia", "Effusion"):

@@ -11,9 +11,7 @@ import pytest
 
 import shape
 
-pytestmark = pytest.mark.skipif(
-    find_spec("cleanlab") is None, reason="cleanlab is not installed: pip install 'bpals[peers]'"
-)
+pytestmark = pytest.mark.skipif(find_spec("cleanlab") is None, reason="cleanlab is not installed: the extra peers")
 
 
 @pytest.fixture(scope="module")

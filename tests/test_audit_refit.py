@@ -1,18 +1,17 @@
 """A random sample in an audit: what it shifts is written down, and where it shifts nothing the audit says so."""
 
 import hashlib
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
 from bpals.cli.main import obey
 from bpals.errors import UsageError
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-WORDS = {"source": f"table:{EXAMPLES / 'films.csv'}", "mapping": str(EXAMPLES / "films.toml")}
+WORDS = {"source": SOURCE, "mapping": MAPPING}
 LINE = ["audit", "--source", WORDS["source"], "--mapping", WORDS["mapping"]]
 TRUTH = pl.read_csv(EXAMPLES / "experts.csv")
 

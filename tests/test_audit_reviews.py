@@ -2,11 +2,11 @@
 
 import contextlib
 import io
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
 from bpals.audit import load_source
@@ -15,8 +15,7 @@ from bpals.errors import TruthError
 from bpals.types import KIND, OUTCOME, answers_schema
 from bpals.workspace import Workspace
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-WORDS = {"source": f"table:{EXAMPLES / 'films.csv'}", "mapping": str(EXAMPLES / "films.toml")}
+WORDS = {"source": SOURCE, "mapping": MAPPING}
 LINE = ["audit", "--source", WORDS["source"], "--mapping", WORDS["mapping"]]
 FINDING = "Effusion"
 

@@ -10,19 +10,25 @@ import sys
 import pytest
 
 import shape
+from bpals.cli.main import obey
 
 PAGE = shape.ROOT / "docs" / "byo-vlm.md"
 COMMANDS = re.findall(r"^\$ (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def type_in(folder, line, url):
-    """Type one line of the page; only the address of the server is another."""
-    words = shlex.split(line.replace("http://127.0.0.1:8000/v1", url))
-    program = {"python": [sys.executable], "bpals": [sys.executable, "-m", "bpals"]}[words[0]]
-    environment = os.environ | {"PYTHONPATH": str(shape.SRC), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+def type_in(line, url, capfd):
+    """Type one line of the page where the shell is; only the address of the server is another."""
+    program, *words = shlex.split(line.replace("http://127.0.0.1:8000/v1", url))
+    code = {"python": run_python, "bpals": obey}[program](words)
+    out, errors = capfd.readouterr()
+    assert code == 0, f"{line}\n{out}\n{errors}"
+    return out
+
+
+def run_python(words):
+    """Run a script in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(shape.SRC)}
+    return subprocess.run([sys.executable, *words], env=environment, check=False).returncode
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +39,10 @@ def place(tmp_path_factory):
     return folder
 
 
-def test_the_page_works_from_top_to_bottom(place, llamacpp_url):
+def test_the_page_works_from_top_to_bottom(place, llamacpp_url, capfd, monkeypatch):
     """Each command succeeds, and the judges, the comparison and the audit are there at the end."""
-    said = {}
-    for line in COMMANDS:
-        done = type_in(place, line, llamacpp_url)
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-        said[line] = done.stdout
-    everything = "\n".join(said.values())
+    monkeypatch.chdir(place)
+    everything = "\n".join(type_in(line, llamacpp_url, capfd) for line in COMMANDS)
     assert "vlm: done, 8 films, 24 pairs" in everything
     assert "drift:" in everything
     assert "no signal" in everything

@@ -10,6 +10,8 @@ import sys
 import tomllib
 
 import pytest
+import twofolds
+from twofolds import EXAMPLES
 from typer.main import get_command
 
 import shape
@@ -53,13 +55,28 @@ def commands_of(page):
 
 
 @pytest.fixture(scope="module")
-def place(films_audit, tmp_path_factory):
+def place(audit_once, tmp_path_factory):
     """A folder as a reader has it: the made-up films, and a finished audit of them."""
     folder = tmp_path_factory.mktemp("place")
-    for name in ("films.csv", "films.toml", "experts.csv"):
-        shutil.copy(shape.ROOT / "examples" / name, folder)
+    lay_out(folder, EXAMPLES / "films.csv")
+    source = ("--source", f"table:{folder / 'films.csv'}", "--mapping", folder / "films.toml")
+    shutil.copytree(audit_once("examples", *source), folder / "audit")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quick_place(films_audit, tmp_path_factory):
+    """The same with patients of two folds, where no page quotes a figure."""
+    folder = tmp_path_factory.mktemp("quick")
+    lay_out(folder, twofolds.FILMS)
     shutil.copytree(films_audit, folder / "audit")
     return folder
+
+
+def lay_out(folder, films):
+    """Copy the films, and what belongs to them."""
+    for file in (films, EXAMPLES / "films.toml", EXAMPLES / "experts.csv"):
+        shutil.copy(file, folder)
 
 
 def run_python(script, folder):
@@ -75,8 +92,9 @@ def run_python(script, folder):
 
 
 @pytest.mark.parametrize("page", pages_with("python"))
-def test_every_python_block_runs(page, place, tmp_path):
+def test_every_python_block_runs(page, request, tmp_path):
     """The blocks of a page run from top to bottom as one program, in a folder that has an audit."""
+    place = request.getfixturevalue("place" if page.name in QUOTES else "quick_place")
     folder = shutil.copytree(place, tmp_path / "place")
     # queue.py would stand before the standard library's queue.
     script = folder / f"page-{page.stem}.py"
@@ -215,9 +233,9 @@ def test_every_page_is_on_the_map():
     assert not [page.name for page in DOCS if page.name != "index.md" and f"({page.name})" not in index]
 
 
-def test_the_example_trains_on_the_audit_that_is_there(place, tmp_path):
+def test_the_example_trains_on_the_audit_that_is_there(quick_place, tmp_path):
     """examples/train_with_weights.py runs without a download where ./audit has a signal."""
-    folder = shutil.copytree(place, tmp_path / "place")
+    folder = shutil.copytree(quick_place, tmp_path / "place")
     done = run_python(shape.ROOT / "examples" / "train_with_weights.py", folder)
     assert done.returncode == 0, done.stderr
     assert "600 films, 3 findings" in done.stdout

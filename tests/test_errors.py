@@ -1,11 +1,16 @@
 """The exception tree: a branch says who must act, and a message says what to type."""
 
 import re
+import shlex
+import tomllib
 
 import pytest
 
+import shape
 from bpals import errors
-from bpals.errors import BpalsError, MissingExtra, UnknownName, UsageError
+from bpals.cli.judgerun import EXIT
+from bpals.cli.main import INTERRUPTED
+from bpals.errors import BpalsError, MissingExtra, UnknownName, UsageError, install_line
 
 
 def classes():
@@ -52,4 +57,44 @@ def test_an_unknown_name_says_where_it_stood():
 
 def test_a_missing_extra_gives_the_line_to_type():
     """The line can be pasted into a shell as it stands."""
-    assert str(MissingExtra.of("the cleanlab baseline", "peers")).endswith("Type: pip install 'bpals[peers]'")
+    assert str(MissingExtra.of("the cleanlab baseline", "peers")).endswith(f"Type: {install_line('peers')}")
+
+
+def test_the_line_to_type_is_that_of_the_readme(monkeypatch, tmp_path):
+    """In bpals' own folder it is README's to the letter; elsewhere it names the folder, and a shell reads it back."""
+    monkeypatch.chdir(shape.ROOT)
+    line = install_line("probe,lite0")
+    assert line == "pip install -c constraints.txt -e '.[probe,lite0]'"
+    assert f"$ {line} " in (shape.ROOT / "README.md").read_text(encoding="utf-8")
+    assert install_line() == "pip install -c constraints.txt -e ."
+    monkeypatch.chdir(tmp_path)
+    *_, constraints, editable, ours = shlex.split(install_line("xrv"))
+    assert (constraints, editable, ours) == (f"{shape.ROOT}/constraints.txt", "-e", f"{shape.ROOT}[xrv]")
+    assert shlex.split(install_line(package="timm"))[-2:] == [f"{shape.ROOT}/constraints.txt", "timm"]
+
+
+def test_nothing_tells_one_to_install_what_no_registry_has():
+    """Neither a message nor a page installs bpals by its name, which may be a stranger's, nor any torch."""
+    pages = [shape.ROOT / "README.md", *(shape.ROOT / "docs").glob("*.md"), *shape.SRC.rglob("*.py")]
+    wrong = re.compile(r"pip install (-\S+ )*['\"]?(bpals|torch)\b")
+    assert wrong.search("pip install --upgrade 'bpals[xrv]'")
+    assert not [str(page) for page in pages if wrong.search(page.read_text(encoding="utf-8"))]
+
+
+def test_every_exit_code_is_in_the_docs():
+    """What a script may meet can be looked up: done, our bug, yours to act, stopped, interrupted."""
+    page = (shape.ROOT / "docs" / "errors.md").read_text(encoding="utf-8").partition("## Exit codes")[2]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert listed == {0, 1, 2, INTERRUPTED, *EXIT.values()}
+
+
+def test_no_extra_brings_cuda_by_accident():
+    """Every extra that names torch or torchvision stops at the version that constraints.txt has."""
+    project = tomllib.loads((shape.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pinned = (shape.ROOT / "constraints.txt").read_text(encoding="utf-8")
+    named = [line for lines in project["optional-dependencies"].values() for line in lines if line.startswith("torch")]
+    bounded = [re.fullmatch(r"(torch|torchvision)>=[\d.]+,<=([\d.]+)", line) for line in named]
+    assert len(named) > 3
+    for line, found in zip(named, bounded, strict=True):
+        assert found or line.startswith("torchxrayvision"), line
+        assert not found or f"\n{found[1]}=={found[2]}\n" in pinned

@@ -74,12 +74,13 @@ def test_what_was_found_is_told_and_sealed(checked):
     """The sentence, and the record with what was learnt from how many."""
     home, _, report, said = checked
     assert report.sentence == (
-        "122 films were checked: 1 blank, 1 inverted, 2 turned, 1 cropped, 2 near duplicate (docs/film-checks.md)"
+        "122 films were checked, not for view, unlike: 1 blank, 1 inverted, 2 turned, 1 cropped, "
+        "2 near duplicate (1 pair, 0 of two patients) (docs/film-checks.md)"
     )
     assert any("altered copies" in sentence for sentence in said)
     record = report.sealed.record
     assert record["learnt"]["inverted"]["found"] >= 0.95 * record["learnt"]["inverted"]["copies"] > 0
-    assert record["pairs_of_two_patients"] == 0
+    assert (record["near_duplicate_pairs"], record["pairs_of_two_patients"]) == (1, 0)
     assert (home.path / RECORD).exists()
 
 
@@ -90,6 +91,26 @@ def test_the_same_films_are_not_checked_twice(checked):
     again = check_films(home, seen, workers=0, say=said.append)
     assert not said
     assert again.sealed.record == report.sealed.record
+
+
+def test_pairs_are_counted_once_and_films_that_cannot_be_read_are_not_checked(tmp_path):
+    """Four films are copied, three of them to other patients: 8 films, 4 pairs, 3 of two patients."""
+    folder = tmp_path / "films"
+    folder.mkdir()
+    names = [f"p{seed:03}" for seed in range(6)]
+    copies = {"p000-again": "p000", "q001": "p001", "q002": "p002", "q003": "p003"}
+    for name in (*names, *copies):
+        film = phantomfilms.phantom(int(copies.get(name, name)[1:4]))
+        (folder / f"{name}.png").write_bytes(phantomfilms.written(film))
+    (folder / "cut.png").write_bytes(phantomfilms.written(phantomfilms.phantom(7))[:-100])
+    (folder / "grey.png").write_bytes(phantomfilms.written(Image.new("L", (64, 64), 90)))
+    home = Workspace(tmp_path / "audit")
+    report = check_films(home, look_at(folder, home, images_of([*names, *copies, "cut", "grey"])), workers=0)
+    record = report.sealed.record
+    assert record["fired"]["near_duplicate"] == 8
+    assert (record["near_duplicate_pairs"], record["pairs_of_two_patients"]) == (4, 3)
+    assert (record["films"], record["checked"]) == (12, 11)
+    assert report.sentence.startswith("11 films were checked (1 more could not be read), not for inverted, ")
 
 
 def test_a_handful_of_films_is_checked_as_far_as_it_goes(tmp_path):
@@ -105,9 +126,7 @@ def test_a_handful_of_films_is_checked_as_far_as_it_goes(tmp_path):
     assert [notice.code for notice in report.notices] == ["few_films_to_check"]
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("rapidocr_onnxruntime") is None, reason="no OCR here: pip install 'bpals[ocr]'"
-)
+@pytest.mark.skipif(importlib.util.find_spec("rapidocr_onnxruntime") is None, reason="no OCR here: the extra ocr")
 def test_m06_text_burnt_into_a_dicom_is_flagged_whether_its_tag_says_so_or_not(tmp_path):
     """M06: BurnedInAnnotation = YES is believed; a file that says nothing is read. No word of it is kept."""
     folder = tmp_path / "films"

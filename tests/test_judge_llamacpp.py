@@ -9,6 +9,7 @@ import llamacpp
 import polars as pl
 import pytest
 import smallset
+import twofolds
 
 from bpals.judgestatus import status_of
 from bpals.ledger import Ledger
@@ -93,7 +94,7 @@ def three_findings(data_folder, tmp_path_factory):
         others = (f"{name.rpartition('/')[2].rpartition('.')[0]}.png" for name in archive.getnames())
         names += [name for name in others if len(name) > 4 and name not in set(names)]
     table = tmp_path_factory.mktemp("table") / "films.csv"
-    films = pl.read_csv(smallset.EXAMPLES / "films.csv")
+    films = pl.read_csv(twofolds.FILMS)
     films.with_columns(film=pl.Series(names[: films.height])).write_csv(table)
     return ("--source", f"table:{table}", "--mapping", smallset.EXAMPLES / "films.toml")
 

@@ -1,15 +1,22 @@
 """How far each judge is: while it runs, after it was killed, at the end."""
 
+import numpy as np
 import pytest
 import smallset
 from faultyserver import FaultyServer
 from smallset import ask, order
 
+from bpals.cli.main import obey
 from bpals.errors import UsageError
+from bpals.featurecache import FeatureCache
+from bpals.films.looking import Seen
 from bpals.judges.openai import OpenAIJudge
 from bpals.judgestatus import status_of
 from bpals.judging import run_judge
 from bpals.ledger import Ledger
+from bpals.merging import merge
+from bpals.probeplan import ProbePlan
+from bpals.workspace import Workspace
 
 FILMS = 24
 QUESTIONS = 10
@@ -94,3 +101,64 @@ def test_a_table_is_listed_beside_the_judges_that_were_asked(small, tmp_path):
     assert (asked["judge"], table) == ("stub", row)
     assert asked.keys() == row.keys()
     assert status_of(home, "scores") == [row]
+
+
+def look_at(home, small, names, shard=""):
+    """Keep features of some films under the plan of a probe, as one does that is interrupted."""
+    Workspace(home).remember_dataset(small.source, small.mapping)
+    cache = FeatureCache(home, "tiny", "sha256:" + "ab" * 32, 3)
+    plan = ProbePlan(
+        judge="probe-tiny", spec="probe:tiny.onnx", films=FILMS, part=FILMS // 2 if shard else FILMS, shard=shard
+    )
+    plan.keep(cache.path)
+    with cache.writing() as writer:
+        for name in names:
+            writer.put(Seen(image_id=name, sha256=f"of {name}", width_px=4, height_px=4, notes=(),
+                            features=np.ones(3, np.float32), thumbnail=np.zeros((32, 32), np.uint8)))  # fmt: skip
+    return cache
+
+
+def test_a_probe_that_has_only_looked_says_how_far_it_is(capsys, small, tmp_path):
+    """While it looks, after Ctrl-C, and when all is seen: films kept, of how many, and what to type."""
+    cache = look_at(tmp_path, small, small.image_ids[:9])
+    (row,) = status_of(tmp_path)
+    assert (row["judge"], row["state"], row["films"], row["films_all"]) == ("probe-tiny", "unfinished", 9, FILMS)
+    again = f"Type: bpals judge run probe:tiny.onnx --workspace {tmp_path}"
+    assert row["next"] == f"they are kept, and the rest is not looked at yet. {again}"
+    with cache.writing():
+        assert status_of(tmp_path)[0]["state"] == "looking"
+    for command, words in (("status", "probe-tiny: "), ("list", "not sealed yet: ")):
+        assert obey(["judge", command, "--workspace", str(tmp_path)]) == 0
+        shown = capsys.readouterr().out
+        assert f"{words}unfinished, 9 of 24 films\n" in shown
+        assert again in shown
+        assert "none yet" not in shown
+    look_at(tmp_path, small, small.image_ids)
+    (row,) = status_of(tmp_path, "probe-tiny")
+    assert (row["state"], row["films"]) == ("looked at", FILMS)
+    assert row["next"] == f"nothing is learnt from them yet. {again}"
+    with cache.writing():
+        assert status_of(tmp_path)[0]["state"] == "learning"
+
+
+def test_the_parts_of_a_probe_are_counted_before_and_after_they_are_merged(small, tmp_path):
+    """A shard is half of the films; the merged workspace has all of them, and says what to type there."""
+    for part, names in (("1/2", small.image_ids[: FILMS // 2]), ("2/2", small.image_ids[FILMS // 2 :])):
+        look_at(tmp_path / part[0], small, names, part)
+        (row,) = status_of(tmp_path / part[0])
+        assert (row["state"], row["films"], row["films_all"]) == ("looked at", FILMS // 2, FILMS // 2)
+        assert f"part {part} is looked at" in row["next"]
+    done = merge([tmp_path / "1", tmp_path / "2"], workspace=tmp_path / "all")
+    again = f"bpals judge run probe:tiny.onnx --workspace {tmp_path / 'all'}"
+    assert [notice.message.endswith(again) for notice in done.notices if notice.code == "features_merged"] == [True]
+    (row,) = status_of(tmp_path / "all")
+    assert (row["state"], row["films"], row["films_all"]) == ("looked at", FILMS, FILMS)
+    assert row["next"].endswith(again)
+
+
+def test_half_of_the_parts_of_a_probe_are_half_of_its_films(small, tmp_path):
+    """One part alone is merged: the rest is missed, not forgotten."""
+    look_at(tmp_path / "1", small, small.image_ids[: FILMS // 2], "1/2")
+    merge([tmp_path / "1"], workspace=tmp_path / "all")
+    (row,) = status_of(tmp_path / "all")
+    assert (row["state"], row["films"], row["films_all"]) == ("unfinished", FILMS // 2, FILMS)

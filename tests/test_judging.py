@@ -272,7 +272,7 @@ def test_missing_films_and_strangers_are_counted_and_the_run_goes_on(own, tmp_pa
     done = ask("stub:", own, tmp_path / "audit", said=said)
     assert (done.state, done.films) == ("done", 4)
     assert any(re.search(r"2 of 6 films are not under films, the first is 000_0\.png", line) for line in said)
-    assert any("1 films under films are not in the dataset" in line for line in said)
+    assert any("1 film under films is not in the dataset" in line for line in said)
     assert {notice.code: notice.count for notice in done.notices} == {"films_missing": 2, "films_unasked": 1}
 
 
@@ -282,7 +282,7 @@ def test_two_ids_with_the_same_bytes_are_both_judged_and_it_is_said(own, tmp_pat
     said = []
     done = ask("stub:", own, tmp_path / "audit", said=said)
     assert done.films == 6
-    assert any("1 films have the same bytes as another" in line for line in said)
+    assert any("1 film has the same bytes as another" in line for line in said)
     answers = Workspace(tmp_path / "audit").judge("stub").answers()
     twins = [answers.filter(pl.col("image_id") == name)["p_present"].to_list() for name in own.image_ids[:2]]
     assert twins[0] == twins[1]
@@ -301,7 +301,7 @@ def test_a_film_that_has_changed_since_it_was_hashed_is_not_judged(own, server, 
     said = []
     again = ask(JUDGE, own, tmp_path / "audit", server, retry_failed=True, said=said)
     assert again.tally.changed_films == 1
-    assert any("1 films are no longer the files that were asked about" in line for line in said)
+    assert any("1 film is no longer the file that was asked about" in line for line in said)
     assert stored(tmp_path / "audit", "stub-vlm") == before
 
 
@@ -349,7 +349,7 @@ def test_what_is_odd_about_films_is_counted(own, tmp_path):
     said = []
     done = ask("stub:", own, tmp_path / "audit", said=said)
     assert {notice.code: notice.count for notice in done.notices} == {"films_colour": 1}
-    assert "1 films: its channels differ: weighed .299 red, .587 green, .114 blue" in said
+    assert "1 film: its channels differ: weighed .299 red, .587 green, .114 blue" in said
 
 
 def test_a_budget_ends_a_run_and_what_is_sealed_is_whole(small, server, tmp_path):
@@ -455,7 +455,7 @@ def test_no_film_is_found(small, tmp_path):
         with pytest.raises(FilmError, match=words):
             ask("stub:", dataclasses.replace(small, images=images), tmp_path / "audit")
     (empty / "stranger.png").write_bytes(smallset.another_picture())
-    with pytest.raises(FilmError, match=r"1 are there, none is called 000_0\.png"):
+    with pytest.raises(FilmError, match=r"1 is there, none is called 000_0\.png"):
         ask("stub:", dataclasses.replace(small, images=empty), tmp_path / "audit")
 
 

@@ -3,11 +3,9 @@
 import ast
 
 import pytest
+from codetree import GRAPH, TREE
 
 import shape
-
-TREE = shape.modules()
-GRAPH = shape.import_graph(TREE)
 
 ROOMS = {"sources", "films", "judges", "signal", "score", "report", "review", "release", "refine"}
 LAYERS = [
@@ -29,6 +27,7 @@ LAYERS = [
         "merging",
         "sealedparts",
         "featureparts",
+        "probeplan",
         "judgestatus",
         "lightbox",
         "comparing",
@@ -47,8 +46,19 @@ LAYERS = [
     },
     ROOMS,
     {"workspaceledger", "ledger", "workspace", "sealedjudge", "sealedfilms", "featurecache", "registry", "testing"},
-    {"chronology", "durable", "shard", "ordering", "provenance", "tablefile", "csvtext", "tablewords"},
-    {"types", "errors", "findings", "version"},
+    {
+        "chronology",
+        "draw",
+        "durable",
+        "shard",
+        "shardends",
+        "ordering",
+        "provenance",
+        "tablefile",
+        "csvtext",
+        "tablewords",
+    },
+    {"types", "errors", "findings", "plural", "telemetry", "version"},
 ]
 FLOOR = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 

@@ -19,7 +19,7 @@ from faultyvfs import Connection, Disk
 from ledgerfilms import CARD, QUESTIONS, asked, enrolled
 from sqlalchemy import CheckConstraint, inspect
 
-from bpals.errors import WorkspaceError
+from bpals.errors import WorkspaceError, install_line
 from bpals.ledger import Ledger, old_sqlite, unfit
 from bpals.ledger.lock import only_writer
 from bpals.ledger.migrations import MIGRATIONS, Migration
@@ -157,7 +157,7 @@ def test_a_newer_ledger_is_refused(path):
     latest = MIGRATIONS[-1].number
     with Ledger.open(path, known=(*MIGRATIONS, Migration(latest + 1, "a later one", lambda _: None))):
         pass
-    assert "pip install --upgrade bpals" in refusal(path)
+    assert f"Type: git pull (in the folder of bpals), then {install_line()}" in refusal(path)
     assert f"tables {latest + 1}" in refusal(path, readonly=True)
 
 

@@ -58,7 +58,7 @@ def test_no_film_can_be_read(tmp_path):
     own = smallset.write(tmp_path, 6)
     for image_id in own.image_ids:
         (own.images / image_id).write_bytes(b"")
-    with pytest.raises(UsageError, match=r"none of the first 6 films in .* can be read \(6 not_an_image\)"):
+    with pytest.raises(UsageError, match=r"of the first 6 films in .* none can be read \(6 not_an_image\)"):
         ask("stub:", own, tmp_path / "audit")
     assert Workspace(tmp_path / "audit").judge_names() == []
 

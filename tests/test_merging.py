@@ -5,6 +5,7 @@ import itertools
 import multiprocessing
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,9 @@ from bpals.judgeorder import Order
 from bpals.judges.stub import StubJudge
 from bpals.judgestatus import status_of
 from bpals.ledger import Ledger
+from bpals.lightbox import name_films
 from bpals.merging import merge
+from bpals.probeplan import ProbePlan
 from bpals.probing import run_probe
 from bpals.shard import Shard
 from bpals.workspace import Workspace
@@ -230,7 +233,7 @@ def vocabulary(small):
 def test_merging_into_postgresql_is_the_same(thirds, whole, postgres_url, tmp_path):
     """The target may be a server: the bytes that are sealed are the same, and again nothing is new."""
     done = merge(thirds, workspace=tmp_path, ledger=postgres_url)
-    assert done.judges[0].new > FILMS
+    assert done.judges[0].new == FILMS
     assert sealed(tmp_path) == sealed(whole)
     assert merge(thirds[::-1], workspace=tmp_path).judges[0].new == 0
     assert not (tmp_path / "ledger.sqlite").exists()
@@ -311,6 +314,157 @@ def test_another_dataset_is_refused(thirds, tmp_path):
         merge([thirds[1], spoilt], workspace=tmp_path / "home")
 
 
+def another_table(small, folder, change=lambda table: table.head(FILMS // 2)):
+    """The same mapping, the same films, and a table that says something else."""
+    table = folder / "other.csv"
+    change(pl.read_csv(small.source.removeprefix("table:"), infer_schema=False)).write_csv(table)
+    return replace(small, source=f"table:{table}")
+
+
+def test_shards_of_two_tables_are_refused_in_any_order_and_nothing_is_written(small, thirds, tmp_path):
+    """The message names both tables with their hashes, and what to type; the target is not begun."""
+    other = another_table(small, tmp_path)
+    ask(StubJudge(seed=5), other, tmp_path / "w2", shard=Shard(2, 3))
+    for parts in ([thirds[0], tmp_path / "w2"], [tmp_path / "w2", thirds[0]]):
+        first, second = (small, other) if parts[0] == thirds[0] else (other, small)
+        with pytest.raises(UsageError) as caught:
+            merge(parts, workspace=tmp_path / "home")
+        said = str(caught.value)
+        assert said.index(second.source) < said.index(first.source)
+        assert said.count("(sha256:") == 2
+        assert f"Run its shard again with the --source and --mapping of {parts[0]}" in said
+        assert not (tmp_path / "home").exists()
+    merge([thirds[0]], workspace=tmp_path / "home")
+    with pytest.raises(UsageError, match=r"w2 is about table:.*other\.csv .*two datasets are never mixed"):
+        merge([tmp_path / "w2"], workspace=tmp_path / "home")
+
+
+@pytest.mark.parametrize("what", ["claims", "scores", "features"])
+def test_tables_of_the_same_films_that_claim_other_things_are_refused(small, what, tmp_path):
+    """Whatever came of them, the audit of the merged workspace would be of the one or of the other."""
+    other = another_table(small, tmp_path, lambda table: table.with_columns(Effusion=pl.lit("0")))
+    spec = write_scores(tmp_path / "scores.csv", small.image_ids, 0.25)
+    for part, dataset in ((1, small), (2, other)):
+        home = tmp_path / f"w{part}"
+        if what == "features":
+            look_at(home, {small.image_ids[part]: "a file"}, dataset)
+        else:
+            ask(spec if what == "scores" else StubJudge(seed=5), dataset, home, limit_images=6, shard=Shard(part, 2))
+    with pytest.raises(UsageError, match="two datasets are never mixed"):
+        merge([tmp_path / "w1", tmp_path / "w2"], workspace=tmp_path / "home")
+
+
+def test_the_same_table_elsewhere_and_another_pace_are_the_same_run(small, thirds, whole, tmp_path):
+    """Paths, pace and workers may differ between machines."""
+    there = tmp_path / "there"
+    shutil.copytree(small.images, there / "pictures")
+    shutil.copy(small.mapping, there)
+    there.joinpath("copy.csv").write_bytes(Path(small.source.removeprefix("table:")).read_bytes())
+    moved = replace(small, source=f"table:{there / 'copy.csv'}", images=there / "pictures",
+                    mapping=str(there / Path(small.mapping).name))  # fmt: skip
+    ask(StubJudge(seed=5), moved, tmp_path / "w3", shard=Shard(3, 3), pace=replace(smallset.QUICK, tries=3), workers=1)
+    for name, parts in (("last", [*thirds[:2], tmp_path / "w3"]), ("first", [tmp_path / "w3", *thirds[:2]])):
+        done = merge(parts, workspace=tmp_path / name)
+        assert (done.judges[0].run.state, done.clashing, done.notices) == ("done", 0, [])
+        assert sealed(tmp_path / name) == sealed(whole)
+
+
+def test_a_table_that_changed_since_is_refused_until_the_shards_have_seen_it(small, tmp_path):
+    """Running a shard again asks about nothing, and takes note of the table as it is now."""
+    table = tmp_path / "films.csv"
+    shutil.copy(small.source.removeprefix("table:"), table)
+    mine, homes = replace(small, source=f"table:{table}"), [tmp_path / "w1", tmp_path / "w2"]
+
+    def ask_both():
+        return [ask(StubJudge(seed=5), mine, home, shard=Shard(part, 2)) for part, home in enumerate(homes, start=1)]
+
+    ask_both()
+    table.write_bytes(table.read_bytes().replace(b",F,", b",M,"))
+    with pytest.raises(UsageError, match="the table or its mapping has changed"):
+        merge(homes, workspace=tmp_path / "home")
+    assert [run.tally for run in ask_both()] == [None, None]
+    assert merge(homes, workspace=tmp_path / "home").judges[0].run.state == "done"
+
+
+def test_a_part_that_does_not_say_its_dataset_is_said(thirds, tmp_path):
+    """A ledger that was copied without its folder is merged, and nobody thinks that its table was compared."""
+    (tmp_path / "w2").mkdir()
+    shutil.copy(thirds[1] / "ledger.sqlite", tmp_path / "w2")
+    done = merge([thirds[0], tmp_path / "w2", thirds[2]], workspace=tmp_path / "home")
+    assert [notice.code for notice in done.notices] == ["dataset_untold"]
+    assert "w2 does not say what its dataset was: taken for table:" in done.notices[0].message
+
+
+def test_films_that_the_dataset_does_not_have_are_said(small, tmp_path):
+    """A shard that was run again with another table keeps what it heard before of films that are not in it."""
+    half = another_table(small, tmp_path)
+    ask(StubJudge(seed=5), small, tmp_path / "w1", shard=Shard(1, 1))
+    ask(StubJudge(seed=5), half, tmp_path / "w1", shard=Shard(1, 1))
+    done = merge([tmp_path / "w1"], workspace=tmp_path / "home")
+    assert [(notice.code, notice.count) for notice in done.notices] == [("films_elsewhere", FILMS // 2)]
+    assert done.judges[0].run.state == "done"
+
+
+def drawn(home):
+    """How the stub of a workspace is sealed, and its bytes."""
+    return Workspace(home).judge("stub").record["state"], sealed(home)
+
+
+def test_shards_that_were_drawn_differently_are_unfinished_in_any_order(small, tmp_path):
+    """Half of nine films and half of three are neither: it is said, and one run of all the nine makes them whole."""
+    homes = [tmp_path / "w1", tmp_path / "w2"]
+    for part, (home, limit) in enumerate(zip(homes, (9, 3), strict=True), start=1):
+        ask(StubJudge(seed=5), small, home, limit_images=limit, shard=Shard(part, 2))
+    for name, order in (("ab", homes), ("ba", homes[::-1])):
+        done = merge(order, workspace=tmp_path / name)
+        assert [notice.code for notice in done.notices] == ["shards_drawn"]
+        assert "1/2: 9 of 40 films, seed 0 and 2/2: 3 of 40 films, seed 0" in done.notices[0].message
+    assert drawn(tmp_path / "ab") == drawn(tmp_path / "ba")
+    assert drawn(tmp_path / "ab")[0] == "unfinished"
+    ask(StubJudge(seed=5), small, tmp_path / "ab", limit_images=9)
+    assert (merge(homes, workspace=tmp_path / "ab").notices, drawn(tmp_path / "ab")[0]) == ([], "done")
+    ask(StubJudge(seed=5), small, homes[1], limit_images=9, shard=Shard(2, 2))
+    assert (merge(homes, workspace=tmp_path / "ba").notices, drawn(tmp_path / "ba")) == ([], drawn(tmp_path / "ab"))
+
+
+def test_a_shard_that_found_fewer_films_is_not_a_part_of_the_whole(small, thirds, tmp_path):
+    """Its films were not all there, which its own folder cannot tell; the same command with all of them mends it."""
+    fewer = tmp_path / "fewer"
+    shutil.copytree(small.images, fewer)
+    for name in small.image_ids[:9]:
+        (fewer / name).unlink()
+    ask(StubJudge(seed=5), replace(small, images=fewer), tmp_path / "w3", shard=Shard(3, 3))
+    parts = [*thirds[:2], tmp_path / "w3"]
+    done = merge(parts, workspace=tmp_path / "home")
+    assert [(notice.code, done.judges[0].run.state) for notice in done.notices] == [("shards_drawn", "unfinished")]
+    assert "all of 31 films" in done.notices[0].message
+    ask(StubJudge(seed=5), small, tmp_path / "w3", shard=Shard(3, 3))
+    assert merge(parts, workspace=tmp_path / "home").judges[0].run.state == "done"
+
+
+def test_a_shard_that_has_nothing_left_to_ask_writes_down_that_it_is_done(small, tmp_path):
+    """Also one that was killed after its last film, or that has no film; a smaller draw is nothing new."""
+    lone = Shard(next(part for part in range(1, 999) if not any(map(Shard(part, 999).holds, small.image_ids))), 999)
+    ask(StubJudge(seed=5), small, tmp_path, shard=lone)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        (last,) = [run for run in ledger.runs(1) if "controls" not in run["plan"]]
+        assert (last["state"], last["plan"]["todo"], last["plan"]["shard"]) == ("done", 0, str(lone))
+        ledger.end(last["run_id"], "killed", {})
+    for limit in (None, None, 9):
+        ask(StubJudge(seed=5), small, tmp_path, shard=lone, limit_images=limit)
+        with Ledger.open(tmp_path / "ledger.sqlite", readonly=True) as ledger:
+            states = [run["state"] for run in ledger.runs(1) if "controls" not in run["plan"]]
+        assert states == ["killed", "done"]
+
+
+def test_new_and_known_films_are_all_films(thirds, small, tmp_path):
+    """Controls are no films, and a film that two parts hold is one: what is printed adds up."""
+    sizes = [sum(map(Shard(part, 3).holds, small.image_ids)) for part in (1, 2, 3)]
+    for parts, new in (([0, 1, 0], sizes[0] + sizes[1]), ([1, 2], sizes[2]), ([0, 1, 2], 0)):
+        (judge,) = merge([thirds[part] for part in parts], workspace=tmp_path).judges
+        assert (judge.new, judge.new + judge.known) == (new, judge.run.films)
+
+
 def test_a_folder_without_a_judge_or_the_target_itself_is_refused(thirds, tmp_path):
     """What is typed is never left out in silence."""
     with pytest.raises(UsageError, match="holds no judge"):
@@ -333,6 +487,9 @@ def test_sealed_tables_come_along(small, tmp_path):
         ask(spec, small, tmp_path / name)
     done = merge([tmp_path / "a", tmp_path / "b"], workspace=tmp_path / "home")
     assert [(each.run.name, each.run.films, done.clashing) for each in done.judges] == [("scores", FILMS, 0)]
+    assert (done.judges[0].new, done.judges[0].known) == (FILMS, 0)
+    (again,) = merge([tmp_path / "a"], workspace=tmp_path / "home").judges
+    assert (again.new, again.known) == (0, FILMS)
     assert sealed(tmp_path / "home", "scores") == sealed(tmp_path / "a", "scores")
 
 
@@ -351,7 +508,7 @@ def test_sealed_parts_are_joined_and_contradictions_counted(small, tmp_path):
     }
     for name, part in parts.items():
         Workspace(tmp_path / name).seal_judge("scores", whole.card, part, None, {"dataset": "films", "state": "done"})
-        Workspace(tmp_path / name).remember_dataset(small.source, small.mapping)
+        name_films(Workspace(tmp_path / name), small.source, small.mapping)
     for order in (("left", "right"), ("right", "left")):
         home = tmp_path / "-".join(order)
         done = merge([tmp_path / name for name in order], workspace=home)
@@ -365,7 +522,7 @@ def test_sealed_parts_are_joined_and_contradictions_counted(small, tmp_path):
 def look_at(home, files, dataset, *, scale=1.0):
     """Keep features of some films, as the probe does."""
     cache = FeatureCache(home, "tiny", "sha256:" + "ab" * 32, 3)
-    Workspace(home).remember_dataset(dataset.source, dataset.mapping)
+    name_films(Workspace(home), dataset.source, dataset.mapping)
     with cache.writing() as writer:
         for name, sha256 in files.items():
             numbers = np.array([len(name), int(name[:3]), 1], dtype=np.float32) * scale
@@ -391,6 +548,25 @@ def test_features_of_two_parts_become_one_cache(small, tmp_path):
     look_at(tmp_path / "c", {names[0]: "another file"}, small)
     done = merge([tmp_path / "c"], workspace=tmp_path / "0")
     assert [(clash.image_id, clash.subject) for clash in done.clashes] == [(names[0], "")]
+
+
+def test_what_is_said_of_features_names_the_probe_and_what_was_drawn(small, tmp_path):
+    """The line can be typed as it stands; shards of two draws are said, in any order, until one run drew as much."""
+    homes = [tmp_path / "a", tmp_path / "b"]
+    for part, (home, drawn) in enumerate(zip(homes, (1000, 4), strict=True), start=1):
+        cache = look_at(home, {small.image_ids[part]: "a file"}, small)
+        plan = ProbePlan(judge="probe-lite0", spec="probe:lite0", films=drawn, part=1, shard=f"{part}/2")
+        plan.keep(cache.path)
+    for name, order in (("ab", homes), ("ba", homes[::-1])):
+        first, second = merge(order, workspace=tmp_path / name).notices
+        assert first.message.endswith("drawn differently: 1,000 films and 4 films. The run of the probe looks at what "
+                                      "is missing")  # fmt: skip
+        assert "2 films have been looked at (2 blocks of them are new here)" in second.message
+        assert second.message.endswith(f"bpals judge run probe:lite0 --workspace {tmp_path / name}")
+    (only,) = merge(homes[:1], workspace=tmp_path / "ab").notices
+    assert "(0 blocks of them are new here)" in only.message
+    (alone,) = merge(homes[:1], workspace=tmp_path / "alone").notices
+    assert "1 film has been looked at (1 block of them is new here)" in alone.message
 
 
 def test_a_probe_whose_shards_were_merged_is_the_probe_of_one_run(tmp_path):

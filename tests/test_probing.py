@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import tinyonnx
 import shape
 from bpals.errors import UsageError
 from bpals.judgeorder import Order
+from bpals.judgestatus import status_of
 from bpals.judging import run_judge
 from bpals.probing import run_probe
 from bpals.shard import Shard
@@ -28,6 +30,9 @@ CHILD = shape.ROOT / "tests" / "probechild.py"
 def small(tmp_path_factory):
     """Films of the examples, drawn: enough for a probe to learn from; one is cut off."""
     made = smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+    # Patients of all five folds: a probe that is left without two of two has nothing to learn from.
+    table = pl.read_csv(smallset.EXAMPLES / "films.csv").head(FILMS)
+    table.write_csv(made.source.removeprefix("table:"))
     cut = made.images / made.image_ids[5]
     cut.write_bytes(cut.read_bytes()[:-100])
     return made
@@ -42,7 +47,7 @@ def tiny(tmp_path_factory):
 def probe(tiny, small, home, **more):
     """Run the probe over the small dataset."""
     said = []
-    order = Order(source=small.source, mapping=small.mapping, **({"workers": 0} | more))
+    order = Order(**({"source": small.source, "mapping": small.mapping, "workers": 0} | more))
     run = run_probe(f"probe:{tiny}", images=small.images, workspace=home, order=order, say=said.append)
     return run, said
 
@@ -76,15 +81,53 @@ def test_a_probe_is_sealed_as_any_judge_is(whole, small):
 
 
 def test_what_was_seen_is_not_looked_at_again(whole, tiny, small, tmp_path):
-    """A second run reads no film, not even a readable one, and gives the same table to the last byte."""
-    home, _, _ = whole
+    """A second run reads no film and learns nothing, says so, and leaves the same table to the last byte."""
+    home, first, told = whole
+    assert any(sentence.startswith("learning from ") for sentence in told)
     again = shutil.copytree(home, tmp_path / "again")
     seen = sorted(path.name for path in again.glob("features/*/*"))
-    run, _ = probe(tiny, small, again)
+    run, said = probe(tiny, small, again)
     assert run.tally.films_all == 0
+    assert (run.counts, run.films, run.sealed) == (first.counts, first.films, again / "judgments" / "probe-tiny.json")
+    assert any(sentence.startswith("nothing is new: ") for sentence in said)
+    assert not any(sentence.startswith("learning from ") for sentence in said)
     assert sorted(path.name for path in again.glob("features/*/*")) == seen
     for name in ("probe-tiny.parquet", "probe-tiny.json"):
         assert (again / "judgments" / name).read_bytes() == (home / "judgments" / name).read_bytes()
+
+
+def test_another_label_or_a_damaged_seal_is_learnt_from_anew(whole, tiny, small, tmp_path):
+    """What was sealed stands for the same films and labels alone, and only where it is whole."""
+    home = shutil.copytree(whole[0], tmp_path / "again")
+    (home / "judgments" / "probe-tiny.parquet").write_bytes(b"not a table")
+    _, said = probe(tiny, small, home)
+    assert any(sentence.startswith("learning from ") for sentence in said)
+    assert answers(home).equals(answers(whole[0]))
+    other = tmp_path / "other.csv"
+    table = pl.read_csv(small.source.removeprefix("table:"))
+    table.with_columns(Effusion=pl.col("Effusion").reverse()).write_csv(other)
+    _, said = probe(tiny, small, home, source=f"table:{other}")
+    assert any(sentence.startswith("learning from ") for sentence in said)
+    assert not answers(home).equals(answers(whole[0]))
+
+
+def test_every_stage_counts_what_is_done_and_what_is_left(tiny, tmp_path):
+    """Looking in films, learning in per cent, altered copies in films: each to its end, with a time."""
+    films = smallset.write(tmp_path, 220)
+    table = pl.read_csv(films.source.removeprefix("table:"))
+    table.with_columns(patient=pl.col("film")).write_csv(tmp_path / "films.csv")
+    seen = []
+    order = Order(source=films.source, mapping=films.mapping, workers=0)
+    run_probe(f"probe:{tiny}", images=films.images, workspace=tmp_path / "home", order=order, watch=seen.append)
+    stages = list(dict.fromkeys(each.stage.partition(",")[0] for each in seen))
+    assert stages == ["", "learning", "altered copies"]
+    learning = [each for each in seen if each.stage.startswith("learning")]
+    assert learning[-1].stage == "learning, 100% done"
+    assert all(each.eta_s is not None for each in learning)
+    copies = [each for each in seen if each.stage == "altered copies"]
+    assert [each.films_done for each in copies] == list(range(221))
+    assert all(each.films_all == 220 for each in copies)
+    assert (copies[0].eta_s, copies[-1].eta_s) == (None, 0)
 
 
 def test_a_mended_film_is_looked_at_when_it_is_asked_for(whole, tiny, small, tmp_path):
@@ -118,6 +161,10 @@ def test_parts_of_several_machines_are_one_probe(whole, tiny, small, tmp_path):
         assert run.sealed is None
         assert 0 < run.films < FILMS
         assert "without --shard" in said[-1]
+        assert run.looked == (run.films, run.films)
+        (row,) = status_of(home)
+        assert (row["judge"], row["state"], row["films"]) == ("probe-tiny", "looked at", run.films)
+        assert f"part {part}/2 is looked at. Bring the parts together: bpals judge merge" in row["next"]
         shutil.copytree(home / "features", together / "features", dirs_exist_ok=True)
     run, _ = probe(tiny, small, together)
     assert run.tally.films_all == 0
@@ -162,9 +209,11 @@ def test_ctrl_c_ends_a_run_and_leaves_nothing_half_written(whole, start_bpals, t
     while not list(tmp_path.glob("features/*/.lock")):
         assert child.poll() is None, child.stderr.read()
     child.send_signal(signal.SIGINT)
-    _, errors = child.communicate()
+    out, errors = child.communicate()
     assert child.returncode == 130, errors
-    assert "interrupted" in errors
+    assert re.search(r"probe-tiny: interrupted, \d+ of 260 films are looked at and kept\nNothing is lost: ", out), out
+    assert "asked nothing" not in out
+    assert "The same command goes on: bpals judge run" in errors
     assert "Traceback" not in errors
     assert not list(tmp_path.glob("features/*/.*.part"))
     probe(tiny, small, tmp_path)
@@ -180,7 +229,7 @@ def test_an_interrupted_run_keeps_what_was_seen(tiny, small, tmp_path):
 
     order = Order(source=small.source, mapping=small.mapping, workers=0)
     run = run_probe(f"probe:{tiny}", images=small.images, workspace=tmp_path, order=order, watch=interrupt)
-    assert (run.state, run.films, run.sealed) == ("interrupted", 1, None)
+    assert (run.state, run.films, run.sealed, run.looked) == ("interrupted", 1, None, (1, FILMS))
     assert [pl.read_parquet(block).height for block in blocks(tmp_path)] == [1]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

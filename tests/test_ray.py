@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -152,6 +153,27 @@ def test_x03_a_driver_that_is_killed_goes_on_where_it_was(cluster, small, tmp_pa
     assert (done.state, done.films, done.tally.films_done) == ("done", FILMS, FILMS - row["films"])
     ask(spec, small, tmp_path / "plain")
     assert sealed(home, "mortal") == sealed(tmp_path / "plain", "mortal")
+
+
+def test_ctrl_c_ends_a_run_on_ray_in_our_words_alone(cluster, small, start_bpals, tmp_path):
+    """R04: what Ray is at is said, what is done is kept, and Ray raises no alarm about workers that were let go."""
+    spec, home = write_judge(tmp_path, pause=0.2), tmp_path / "ray"
+    words = ["judge", "run", spec, *small.words, "--workspace", home, "--engine", "ray", "--ray-workers", 2]
+    child = start_bpals(
+        *words, "--ray-address", cluster, environment={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    )
+    while child.poll() is None and not any(row["films"] for row in asked_status(home)):
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    out, errors = child.communicate()
+    assert child.returncode == 130, errors
+    joined, loading = (line for line in errors.splitlines() if line.startswith("note: "))
+    assert joined == f"note: Ray at {cluster} is joined"
+    assert loading.startswith("note: Ray has started, and its workers load the judge")
+    assert errors.splitlines()[-1].startswith("bpals: interrupted; nothing is left half-written. The same command goes")
+    assert "mortal: interrupted, " in out
+    for alarm in ("raylet", "logging.cc", "Traceback", "\x1b["):
+        assert alarm not in out + errors
 
 
 def test_a_judge_behind_several_endpoints_is_asked_by_the_workers(cluster, small, tmp_path):

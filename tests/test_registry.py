@@ -8,7 +8,9 @@ import pytest
 
 import shape
 from bpals import registry
-from bpals.errors import MissingExtra, UnknownName, UsageError
+from bpals.cli.judgerun import TAKES
+from bpals.cli.main import obey
+from bpals.errors import MissingExtra, UnknownName, UsageError, install_line
 from bpals.registry import SPECS, Spec, find, known, parse_spec
 
 
@@ -48,6 +50,22 @@ def packages(tmp_path, monkeypatch):
 def test_a_spec_is_taken_apart(text, spec):
     """The revision stands after the last @; in a path an @ before a / belongs to a folder."""
     assert parse_spec(text) == spec
+
+
+def test_no_kind_is_forgotten(capsys, monkeypatch):
+    """A new kind stands in the help, in the list, in both pages, and says which options it takes."""
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = []
+    for words in (["judge", "run", "--help"], ["judge", "list"]):
+        assert obey(words) == 0
+        shown.append(" ".join(capsys.readouterr().out.replace("│", " ").split()))
+    pages = [(shape.ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("cli.md", "judges.md")]
+    for name, kind in SPECS.items():
+        assert kind.short in shown[0]
+        assert kind.form in shown[1]
+        assert kind.short in pages[0]
+        assert f"| `{kind.form}` |" in pages[1]
+        assert name in TAKES or name == "python", f"{name}: which options it takes is not said"
 
 
 @pytest.mark.parametrize("text", ["openai:org/model@abc", "table:a.csv@b", "stub:7"])
@@ -114,9 +132,10 @@ def test_listing_the_judges_loads_none_of_them():
 def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
     """Where aiohttp cannot be found, openai: says what to install, and the list says it too."""
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(MissingExtra, match=r"openai: needs an optional package. Type: pip install 'bpals\[vlm\]'"):
+    with pytest.raises(MissingExtra, match="openai: needs an optional package") as refused:
         find("openai")
-    assert {row.kind: row.missing for row in known()}[SPECS["openai"].form] == "pip install 'bpals[vlm]'"
+    assert str(refused.value).endswith(f"Type: {install_line('vlm')}")
+    assert {row.kind: row.missing for row in known()}[SPECS["openai"].form] == install_line("vlm")
 
 
 def test_a_package_brings_a_judge_of_its_own(packages):

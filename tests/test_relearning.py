@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from smallset import EXAMPLES
+import twofolds
+from twofolds import EXAMPLES
 
 import bpals
 from bpals.audit import load_source
@@ -35,7 +36,7 @@ def place(tmp_path_factory):
     """Where a small dataset with a nodule, a mass and an effusion lies, with its truth."""
     folder = tmp_path_factory.mktemp("relearning")
     named = {"Cardiomegaly": "Nodule", "Pneumothorax": "Mass"}
-    films = pl.read_csv(EXAMPLES / "films.csv").head(FILMS).rename(named)
+    films = pl.read_csv(twofolds.FILMS).head(FILMS).rename(named)
     # Enough errors to learn from: every sixth film says the opposite of what it shows.
     for finding in ("Effusion", "Nodule"):
         flipped = pl.when(pl.int_range(pl.len()) % 6 == 0).then((pl.col(finding) == 0).cast(pl.Int64))

@@ -6,11 +6,9 @@ import sys
 import tomllib
 
 import pytest
+from codetree import GRAPH, TREE
 
 import shape
-
-TREE = shape.modules()
-GRAPH = shape.import_graph(TREE)
 
 JUNK_DRAWERS = {"base", "common", "helper", "helpers", "lib", "misc", "shared", "stuff", "tools", "util", "utils"}
 LATE = {"PIL"}

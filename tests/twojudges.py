@@ -1,9 +1,8 @@
 """Made-up judges of 600 films, for tests of what compares them: in arrays, and sealed in a workspace."""
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
+from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
 from bpals.audit import load_source
@@ -13,8 +12,6 @@ from bpals.score.compare import Side, join
 from bpals.testing import skilled
 from bpals.workspace import Workspace
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-SOURCE, MAPPING = f"table:{EXAMPLES / 'films.csv'}", str(EXAMPLES / "films.toml")
 CARD = """
 model = "Sharp-1"
 revision = "c0ffee"

@@ -175,7 +175,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     signal = weighed.signal
     if source is not None:
         # The next audit here is of the same dataset, unless another is named.
-        home.remember_dataset(use["source"], use["mapping"])
+        home.remember_dataset(use["source"], use["mapping"], weighed.dataset.fingerprint)
     progress("done", 1.0)
     return Run(workspace=home.path, signal=signal.table, groups=signal.groups, record=sealed)
 

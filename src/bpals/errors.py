@@ -25,8 +25,13 @@ Every message says what is wrong, where, and what to type next, in one line.
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+CONSTRAINTS = "constraints.txt"
+"""The versions that are known to work together, in the folder that bpals is installed from: a torch without CUDA."""
 
 
 class BpalsError(Exception):
@@ -57,7 +62,19 @@ class MissingExtra(UsageError):
     @classmethod
     def of(cls, what: str, extra: str) -> MissingExtra:
         """Name what was asked for and the exact line that installs it."""
-        return cls(f"{what} needs an optional package. Type: pip install 'bpals[{extra}]'")
+        return cls(f"{what} needs an optional package. Type: {install_line(extra)}")
+
+
+def install_line(extra: str = "", *, package: str = "") -> str:
+    """Write the line that installs an extra of bpals, or another package beside it, without bringing CUDA.
+
+    It is README's; typed elsewhere than in the folder that bpals was installed from, it names that folder.
+    """
+    folder = Path(__file__).resolve().parents[2]
+    here = not (folder / CONSTRAINTS).is_file() or folder == Path.cwd()
+    constraints = CONSTRAINTS if here else str(folder / CONSTRAINTS)
+    ours = ("." if here else str(folder)) + (f"[{extra}]" if extra else "")
+    return f"pip install -c {shlex.quote(constraints)} {package or f'-e {shlex.quote(ours)}'}"
 
 
 class SourceError(BpalsError):

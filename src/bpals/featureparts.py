@@ -11,6 +11,8 @@ from bpals.durable import sync_folder, write_durably
 from bpals.errors import WorkspaceError
 from bpals.featurecache import FOLDER
 from bpals.ledger.merge import Clash
+from bpals.plural import several
+from bpals.probeplan import ProbePlan, read_plan
 from bpals.types import Notice
 
 
@@ -21,15 +23,18 @@ def has_features(home: Path) -> bool:
 
 def merge_features(home: Path, parts: Sequence[Path]) -> tuple[list[Notice], list[Clash]]:
     """Copy the sealed blocks of every backbone that are not here yet; say of how many films, and what clashes."""
-    notices, clashes = [], list[Clash]()
+    notices, clashes = list[Notice](), list[Clash]()
     for name in sorted({folder.name for part in parts for folder in (part / FOLDER).glob("*") if folder.is_dir()}):
         folder = home / FOLDER / name
         new = sum(_copy(part / FOLDER / name, folder) for part in parts)
         films = _films(folder)
         count = films["image_id"].n_unique()
+        plan, differing = _plan(folder, [part / FOLDER / name for part in parts])
+        notices += differing
         words = (
-            f"{name}: {count:,} films have been looked at ({new:,} blocks of them are new here). "
-            f"To learn from them: bpals judge run probe:BACKBONE --workspace {home}"
+            f"{name}: {several(count, 'film has', 'films have')} been looked at "
+            f"({several(new, 'block of them is', 'blocks of them are')} new here). To learn from them: "
+            f"bpals judge run {'probe:BACKBONE' if plan is None else plan.spec} --workspace {home}"
         )
         notices.append(Notice(code="features_merged", count=count, message=words))
         clashes += _clashes(name, films)
@@ -55,6 +60,21 @@ def _copy(source: Path, target: Path) -> int:
             raise WorkspaceError(f"{table} cannot be copied to {target}: {error.strerror}. Make room") from None
         copied += 1
     return copied
+
+
+def _plan(target: Path, sources: Sequence[Path]) -> tuple[ProbePlan | None, list[Notice]]:
+    """Keep the largest plan of the parts, as one of all of them; say where they were not of the same films."""
+    here, there = read_plan(target), [plan.whole for source in sources if (plan := read_plan(source)) is not None]
+    largest = max(there, key=lambda plan: (plan.films, plan.spec), default=None)
+    if largest is None or (here is not None and here.films >= largest.films):
+        return here, []
+    largest.keep(target)
+    drawn = sorted({plan.films for plan in there} | ({here.films} if here is not None else set()), reverse=True)
+    if len(drawn) == 1:
+        return largest, []
+    each = " and ".join(several(films, "film") for films in drawn)
+    words = f"{target.name}: the parts were drawn differently: {each}. The run of the probe looks at what is missing"
+    return largest, [Notice(code="features_drawn", count=len(drawn), message=words)]
 
 
 def _films(folder: Path) -> pl.DataFrame:

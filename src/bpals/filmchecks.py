@@ -30,10 +30,23 @@ from bpals.types import FILM_CHECKS, Notice
 from bpals.workspace import Workspace
 
 FOLDS = 5
-RULE = 1
-"""Counts up when the same films would be checked otherwise."""
+RULE = 2
+"""Counts up when the same films would be checked otherwise, or the record would say otherwise."""
+LEARNT: Mapping[str, tuple[str, ...]] = {
+    "inverted": ("inverted",),
+    "turned": ("turned",),
+    "cropped": ("cropped",),
+    "view": ("view_score", "view_marked"),
+    "unlike": ("unlike",),
+}
+"""Each check that learns from the films, or reads words on them, and where it says anything."""
+
+ALTERED, WRITTEN = "altered copies", "words on films"
+"""The two stages that take long."""
 
 Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+"""Told a stage, how many of its films are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +80,7 @@ def check_films(
     ocr: bool = False,
     workers: int | None = None,
     say: Say = lambda _sentence: None,
+    progress: Progress = lambda _stage, _done, _films: None,
 ) -> FilmReport:
     """Check every film that was looked at, and seal what was found; nothing is done twice for the same films."""
     films = _films(looked)
@@ -78,8 +92,8 @@ def check_films(
     if there is not None and there.record.get("key") == key:
         return FilmReport(sealed=there, notices=_notices(there.record))
     gallery = gallery_of(looked)
-    sample = sample_of(gallery, looked, workers=workers, say=say)
-    lettered = _spelt(looked.shelf, gallery.table, workers, say) if ocr else None
+    sample = sample_of(gallery, looked, workers=workers, say=say, progress=progress)
+    lettered = _spelt(looked.shelf, gallery.table, workers, say, progress) if ocr else None
     with threadpool_limits(1):
         checked = check(gallery, sample, lettered)
     table = pl.concat([checked.films, refused_films(films.filter(pl.col("row").is_null()))])
@@ -120,7 +134,12 @@ def gallery_of(looked: Looked) -> Gallery:
 
 
 def sample_of(
-    gallery: Gallery, looked: Looked, *, workers: int | None = None, say: Say = lambda _sentence: None
+    gallery: Gallery,
+    looked: Looked,
+    *,
+    workers: int | None = None,
+    say: Say = lambda _sentence: None,
+    progress: Progress = lambda _stage, _done, _films: None,
 ) -> Sample | None:
     """Make altered copies of a few hundred films, one of a patient, drawn by a hash of their ids; None of too few."""
     usable = gallery.table.with_columns(
@@ -135,7 +154,9 @@ def sample_of(
     place = {image_id: (at, sha) for image_id, at, sha in drawn.select("image_id", "place", "sha256").iter_rows()}
     copies: dict[int, Copies] = {}
     with looked_at_copies(looked.shelf, list(place), looked.look, workers=workers) as reading:
-        for image_id, made in reading:
+        progress(ALTERED, 0, len(place))
+        for done, (image_id, made) in enumerate(reading, start=1):
+            progress(ALTERED, done, len(place))
             at, sha = place[image_id]
             # A file that was changed since is another film than the one that was seen.
             if isinstance(made, Copies) and made.sha256 == sha:
@@ -150,11 +171,17 @@ def _lot(image_id: str) -> str:
     return hashlib.sha256(f"film checks {image_id}".encode()).hexdigest()
 
 
-def _spelt(shelf: Shelf, seen: pl.DataFrame, workers: int | None, say: Say) -> dict[str, Lettered]:
+def _spelt(shelf: Shelf, seen: pl.DataFrame, workers: int | None, say: Say, progress: Progress) -> dict[str, Lettered]:
     """Read what is written on every film."""
     say(f"reading what is written on {seen.height:,} films")
+    words: dict[str, Lettered] = {}
     with spelt(shelf, seen["image_id"].to_list(), workers=workers) as reading:
-        return {image_id: read for image_id, read in reading if isinstance(read, Lettered)}
+        progress(WRITTEN, 0, seen.height)
+        for done, (image_id, read) in enumerate(reading, start=1):
+            progress(WRITTEN, done, seen.height)
+            if isinstance(read, Lettered):
+                words[image_id] = read
+    return words
 
 
 def _told(table: pl.DataFrame, checked: Checked, *, ocr: bool) -> dict[str, Any]:
@@ -167,22 +194,43 @@ def _told(table: pl.DataFrame, checked: Checked, *, ocr: bool) -> dict[str, Any]
             for name, said in checked.detection.checks.items()
         }
     viewed = checked.viewed
+    pairs = _pairs(table)
     return {
         "films": table.height,
+        "checked": table["checks"].count(),
         "refused": table["refused"].count(),
         "fired": {name: fired[name] for name in CHECKS},
-        "pairs_of_two_patients": int((table["same_patient"] == False).sum()),  # noqa: E712  a column
+        "near_duplicate_pairs": len(pairs),
+        "pairs_of_two_patients": len(pairs) - int(pairs.sum()),
         "learnt": learnt,
         "silent": list(checked.silent),
+        "not_looked_for": _not_looked_for(table),
         "view": None if viewed is None else {"auroc": round(viewed.auroc, 4), "films": viewed.recorded},
         "ocr": ocr,
     }
 
 
+def _pairs(table: pl.DataFrame) -> pl.Series:
+    """Give each pair of a film and the one that is most like it once: whether both are of one patient."""
+    both = pl.col("image_id", "near_duplicate_of")
+    pairs = table.filter(pl.col("near_duplicate_of").is_not_null()).select(
+        pl.min_horizontal(both).alias("one"), pl.max_horizontal(both).alias("two"), "same_patient"
+    )
+    return pairs.unique(["one", "two"])["same_patient"]
+
+
+def _not_looked_for(table: pl.DataFrame) -> list[str]:
+    """Name the checks that must be learnt, and say nothing of any of these films."""
+    return [name for name, columns in LEARNT.items() if not any(table[column].count() for column in columns)]
+
+
 def _notices(record: Mapping[str, Any]) -> tuple[Notice, ...]:
     notices = []
     if not record["learnt"]:
-        words = f"fewer than {FEWEST} patients' films were seen: whether one is inverted, turned or cropped is not said"
+        words = (
+            f"fewer than {FEWEST} patients' films were seen: whether one is inverted, turned or cropped, shows another "
+            "view than is recorded, or is unlike the others is not said"
+        )
         notices.append(Notice(code="few_films_to_check", count=record["films"], message=words))
     for name in record["silent"]:
         its = record["learnt"][name]

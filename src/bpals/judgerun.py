@@ -36,6 +36,8 @@ class JudgeRun:
     """What this run did; none where nothing had to be asked."""
     drift: Drift | None = None
     notices: tuple[Notice, ...] = ()
+    looked: tuple[int, int] | None = None
+    """Films that a probe has looked at and keeps, and of how many, where it has not learnt from them yet."""
 
 
 def seal_asked(

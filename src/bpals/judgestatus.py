@@ -1,4 +1,6 @@
-"""How far each judge of a workspace is: what `bpals judge status` prints, from the ledger and the sealed tables.
+"""How far each judge of a workspace is: what `bpals judge status` prints.
+
+It is read from the ledger, from what probes have seen, and from the sealed tables.
 
 It may be asked while a run goes on in another process, and after one was killed.
 """
@@ -6,11 +8,14 @@ It may be asked while a run goes on in another process, and after one was killed
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from bpals.errors import UnknownName, UsageError
 from bpals.ledger import Ledger
+from bpals.probeplan import Begun, begun
 from bpals.sealedjudge import SealedJudge
 from bpals.types import OUTCOME
 from bpals.workspace import Workspace
@@ -21,7 +26,7 @@ def status_of(
     workspace: str | os.PathLike[str] = "audit", judge: str | None = None, *, ledger: str | None = None
 ) -> list[dict[str, Any]]:
     """Say how far each judge is that was asked here, or whose scores were read here; or one of them."""
-    rows = asked_status(workspace, ledger=ledger)
+    rows = [*asked_status(workspace, ledger=ledger), *looking_status(workspace)]
     asked = {row["judge"] for row in rows}
     rows += [_read(sealed) for sealed in Workspace(workspace).judges() if sealed.name not in asked]
     if not rows and not is_there(ledger_of(Workspace(workspace), ledger)):
@@ -41,14 +46,58 @@ def asked_status(workspace: str | os.PathLike[str] = "audit", *, ledger: str | N
         return [_status(opened, card["judge"]) for card in opened.cards()]
 
 
+_STATES = {
+    (True, False): "looking",
+    (True, True): "learning",
+    (False, False): "unfinished",
+    (False, True): "looked at",
+}
+"""Whether somebody is at work, and whether all films were seen -> how far a probe is."""
+
+
+def looking_status(workspace: str | os.PathLike[str] = "audit") -> list[dict[str, Any]]:
+    """Say how far each probe is that has looked at films, and has not learnt from all of them yet."""
+    home = Workspace(workspace)
+    rows = []
+    for probe in begun(home.path):
+        name = probe.plan.judge
+        sealed = home.judge(name) if name in home.judge_names() else None
+        if sealed is None or sealed.answers("image_id")["image_id"].n_unique() < probe.plan.films:
+            state = _STATES[probe.busy, probe.seen]
+            films_all = max(probe.plan.part, probe.films)
+            rows.append(
+                _unasked(name, state, {} if sealed is None else sealed.record["counts"])
+                | {"films": probe.films, "films_all": films_all, "next": _next(probe, home)}
+            )
+    return rows
+
+
+def _next(probe: Begun, home: Workspace) -> str:
+    """Say what to type for the rest."""
+    plan, where = probe.plan, f"--workspace {shlex.quote(str(home.path))}"
+    if probe.busy:
+        return "a run is at it now; films are counted once they are kept, every 20 seconds at least"
+    if probe.seen and plan.shard:
+        return f"part {plan.shard} is looked at. Bring the parts together: bpals judge merge PART ... --workspace DIR"
+    part = f" --shard {plan.shard}" if plan.shard else ""
+    rest = "nothing is learnt from them yet" if probe.seen else "they are kept, and the rest is not looked at yet"
+    return f"{rest}. Type: bpals judge run {shlex.quote(plan.spec)}{part} {where}"
+
+
 def _read(sealed: SealedJudge) -> dict[str, Any]:
-    """Say the same of a judge whose scores were computed elsewhere: it was never asked, and cost nothing here."""
-    films = sealed.answers()["image_id"].n_unique()
-    outcomes = {outcome: int(sealed.record["counts"].get(outcome, 0)) for outcome in OUTCOME.categories}
+    """Say the same of a judge whose scores were computed elsewhere."""
+    films = sealed.answers("image_id")["image_id"].n_unique()
+    state = "read from a table" if sealed.card.get("engine") == "table of scores" else "sealed"
+    return _unasked(sealed.name, state, sealed.record["counts"]) | {"films": films, "films_all": films}
+
+
+def _unasked(name: str, state: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Say that a judge was never asked question by question, and cost nothing here."""
+    outcomes = {outcome: int(counts.get(outcome, 0)) for outcome in OUTCOME.categories}
     return {
-        "judge": sealed.name,
-        "state": "read from a table" if sealed.card.get("engine") == "table of scores" else "sealed",
-        "films": films,
+        "judge": name,
+        "state": state,
+        "films": 0,
         "controls": 0,
         "replies": outcomes,
         "judgments": outcomes,
@@ -58,10 +107,11 @@ def _read(sealed: SealedJudge) -> dict[str, Any]:
         "p50_s": 0.0,
         "p95_s": 0.0,
         "latest": None,
-        "films_all": films,
+        "films_all": 0,
         "films_per_s": 0.0,
         "eta_s": None,
         "cached_share": 0.0,
+        "next": "",
     }
 
 
@@ -97,6 +147,7 @@ def _status(ledger: Ledger, name: str) -> dict[str, Any]:
         "films_per_s": films_per_s,
         "eta_s": left / films_per_s if state == "running" and films_per_s > 0 else None,
         "cached_share": tokens["cached"] / tokens["prompt"] if tokens["prompt"] else 0.0,
+        "next": "",
     }
 
 

@@ -19,6 +19,7 @@ from functools import partial
 import polars as pl
 
 from bpals.awayjudging import Job, ask_away, done_away
+from bpals.draw import Draw
 from bpals.errors import JudgeError, Stopped, UsageError, WorkspaceError
 from bpals.judgeorder import Order
 from bpals.judgerun import JudgeRun, ended, seal_asked
@@ -117,7 +118,7 @@ def _made(judge: str | Judge, wish: Order) -> Judge:
 def _ask(judge: Judge, desk: _Desk) -> JudgeRun:
     """Try the judge out, ask what is still to ask, and seal what it has said so far."""
     wish, ledger, box = desk.wish, desk.ledger, desk.box
-    drawn = box.draw(wish.limit_images, wish.seed)
+    drawn, draw = box.draw(wish.limit_images, wish.seed), box.describe(wish.limit_images, wish.seed)
     questions = tuple(judge.questions(box.films.vocabulary))
     # Of all shards alike, so that each shows the same controls.
     first = box.first(drawn)
@@ -142,6 +143,7 @@ def _ask(judge: Judge, desk: _Desk) -> JudgeRun:
             "seed": wish.seed,
             "films_before": len(done),
             "films": len(done.keys() | todo),
+            "draw": draw.as_dict(),
             **({"shard": str(wish.shard)} if wish.shard else {}),
         },
         environment={"packages": packages(), "commit": commit()[0]},
@@ -211,7 +213,8 @@ def _ask_controls(judge: Judge, desk: _Desk, plan: Plan, films: Sequence[Film]) 
     missing = [(name, film) for name, film in controls.films(side_px) if name not in kept]
     if not missing:
         return 0
-    heard = ask_controls(judge, missing, desk.ledger, replace(plan, todo=len(missing)))
+    told = replace(plan, todo=len(missing), settings={**plan.settings, "controls": len(missing)})
+    heard = ask_controls(judge, missing, desk.ledger, told)
     return sum(reply.usage.prompt + reply.usage.output for replies in heard.values() for reply in replies)
 
 
@@ -220,8 +223,11 @@ def _run(
 ) -> tuple[str, Tally | None, Sequence[Notice]]:
     """Ask about the films that are still to be asked about; what is odd about them is said at the end."""
     budget = plan.pace.budget_tokens
-    if not todo or (budget is not None and spent >= budget):
-        return "budget" if todo else "done", None, ()
+    if not todo:
+        _note_done(desk.ledger, plan)
+        return "done", None, ()
+    if budget is not None and spent >= budget:
+        return "budget", None, ()
     left = plan.pace if budget is None else replace(plan.pace, budget_tokens=budget - spent)
     plan = replace(plan, pace=left)
     films: Oddities
@@ -237,6 +243,17 @@ def _run(
     for sentence in (*(notice.message for notice in notices), *warnings):
         desk.say(sentence)
     return tally.state, tally, notices
+
+
+def _note_done(ledger: Ledger, plan: Plan) -> None:
+    """Write down that nothing is left to ask, unless the latest run of this shard says so of these films and more."""
+    told = plan.settings
+    ours = [run for run in ledger.runs(plan.judge_id) if run["plan"].get("shard") == told.get("shard")]
+    last = next((run for run in reversed(ours) if "controls" not in run["plan"]), None)
+    done = Draw.read(last["plan"]) if last is not None and last["state"] == "done" else None
+    wanted = Draw.read(told)
+    if done is None or (wanted is not None and not done.covers(wanted)):
+        ledger.end(ledger.begin(plan.judge_id, plan.as_dict(), plan.environment), "done", {})
 
 
 def _verify(judge: Judge, desk: _Desk, plan: Plan, card: JudgeCard) -> JudgeRun:

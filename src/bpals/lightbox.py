@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from bpals.audit import load_source
+from bpals.draw import Draw
 from bpals.errors import UsageError
 from bpals.films.prepare import NOTES, Preparation
 from bpals.films.reading import Reading, prepared
 from bpals.films.shelf import Shelf, open_shelf
 from bpals.findings import Vocabulary
+from bpals.plural import several
 from bpals.types import Film, Notice
 from bpals.workspace import Workspace
 
@@ -39,6 +41,8 @@ class Named:
     dataset: str
     vocabulary: Vocabulary
     image_ids: tuple[str, ...]
+    fingerprint: str
+    """The hash of what was read of it."""
 
 
 class Oddities(Protocol):
@@ -75,6 +79,10 @@ class Lightbox:
         # As they stand in compressed archives, where reading them in another order would cost hours.
         return self.shelf.order(sorted(self.shelf.found, key=place)[:count])
 
+    def describe(self, count: int | None, seed: int) -> Draw:
+        """Say which draw that is, for a record."""
+        return Draw.of(self.shelf.found, count, seed)
+
     def read(self, image_ids: Sequence[str], *, workers: int | None = 0) -> Reading:
         """Read and prepare films, in this process or in so many others; None is as many as pay, one a core at most."""
         if workers is None and len(image_ids) <= FILMS_A_WORKER:
@@ -91,7 +99,8 @@ class Lightbox:
                     break
         if not films:
             raise UsageError(
-                f"none of the first {len(looked_at)} films in {self.images} can be read ({_listed(reading.refused)}). "
+                f"of the first {several(len(looked_at), 'film')} in {self.images} none can be read "
+                f"({_listed(reading.refused)}). "
                 "Name a folder, a tar or a zip with films that can: --images PATH"
             )
         return films
@@ -101,10 +110,19 @@ def name_films(home: Workspace, source: str | None, mapping: str | None) -> Name
     """Name the films and findings of a dataset, by default of the one that the workspace remembers, or NIH."""
     described = mapping or (None if source else home.remembered("mapping"))
     chosen = source or home.remembered("source") or "nih"
-    dataset = load_source(chosen, described)
-    home.remember_dataset(chosen, described)
+    films = films_of(chosen, described)
+    home.remember_dataset(chosen, described, films.fingerprint)
+    return films
+
+
+def films_of(source: str, mapping: str | None) -> Named:
+    """Name the films and findings of a dataset."""
+    dataset = load_source(source, mapping)
     return Named(
-        dataset=dataset.name, vocabulary=dataset.vocabulary, image_ids=tuple(dataset.images["image_id"].to_list())
+        dataset=dataset.name,
+        vocabulary=dataset.vocabulary,
+        image_ids=tuple(dataset.images["image_id"].to_list()),
+        fingerprint=dataset.fingerprint,
     )
 
 
@@ -115,8 +133,8 @@ def open_lightbox(
     path = Path(images).resolve()
     shelf = open_shelf(path, films.image_ids, listing=home.path / LISTING)
     if require_all and shelf.missing:
-        count = len(shelf.missing)
-        raise UsageError(f"--require-all: {count:,} films are not in {path}. Leave it out to ask about the others")
+        gone = several(len(shelf.missing), "film is", "films are")
+        raise UsageError(f"--require-all: {gone} not in {path}. Leave it out to ask about the others")
     home.remember(images=str(path))
     return Lightbox(films=films, images=path, shelf=shelf, preparation=preparation)
 
@@ -126,15 +144,17 @@ def odd_films(reading: Oddities, changed: int) -> list[Notice]:
     odd = [
         *reading.notices,
         *(
-            Notice(code=f"films_{note}", count=count, message=f"{count:,} films: {NOTES[note]}")
+            Notice(code=f"films_{note}", count=count, message=f"{several(count, 'film')}: {NOTES[note]}")
             for note, count in sorted(reading.notes.items())
         ),
     ]
     if count := reading.refused.total():
-        words = f"{count:,} films cannot be shown and count as failed: {_listed(reading.refused)}"
+        shown = several(count, "film cannot be shown and counts", "films cannot be shown and count")
+        words = f"{shown} as failed: {_listed(reading.refused)}"
         odd.append(Notice(code="films_refused", count=count, message=f"{words}. Mended ones: --retry-failed"))
     if changed:
-        words = f"{changed:,} films are no longer the files that were asked about: not judged again"
+        others = several(changed, "film is no longer the file that was", "films are no longer the files that were")
+        words = f"{others} asked about: not judged again"
         odd.append(Notice(code="films_changed", count=changed, message=words))
     return odd
 

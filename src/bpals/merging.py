@@ -9,7 +9,7 @@ run: an answer beats a failure, and where two parts say different things the fir
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from bpals.featureparts import has_features, merge_features
 from bpals.judgerun import JudgeRun, seal_asked
 from bpals.ledger import Ledger
 from bpals.ledger.merge import Clash
-from bpals.lightbox import Named, name_films
+from bpals.lightbox import Named, films_of
+from bpals.plural import several
 from bpals.sealedparts import card_of, merge_sealed
-from bpals.shard import Shard
+from bpals.shardends import ends_of, gaps
 from bpals.types import Notice, Question
 from bpals.workspace import Workspace
 from bpals.workspaceledger import is_there, ledger_of, remember_ledger
@@ -30,6 +31,8 @@ MERGING = "judge merge"
 """What merging calls its lock."""
 MOST_LISTED = 1000
 """Clashes that are kept to be listed; the others are counted."""
+SHORT = len("sha256:") + 8
+"""Characters of a hash in a sentence."""
 
 Watch = Callable[[str, int], None]
 """Told of a judge and how many of its films were looked at in one part."""
@@ -41,9 +44,9 @@ class MergedJudge:
 
     run: JudgeRun
     new: int
-    """Films, and controls, that came; for scores of a table, pairs."""
+    """Films that came ..."""
     known: int
-    """Those that were here already."""
+    """... and films that were here already: together all that there are now."""
 
 
 @dataclass(slots=True)
@@ -73,8 +76,8 @@ def merge(
     home, found = Workspace(workspace), [Workspace(part) for part in parts]
     for part in found:
         _refuse_part(part, home)
-    films = _name_films(home, found)
-    merged, counted = Merged(), dict[str, tuple[int, int]]()
+    merged, counted = Merged(), dict[str, int]()
+    films = _name_films(home, found, merged)
     address = ledger_of(home, ledger)
     asked = [part for part in found if is_there(ledger_of(part))]
     if asked:
@@ -105,13 +108,41 @@ def _refuse_part(part: Workspace, home: Workspace) -> None:
         )
 
 
-def _name_films(home: Workspace, parts: Sequence[Workspace]) -> Named:
-    """Name the films of the dataset that the target is about, or else that of the first part which says it."""
-    if home.remembered("source") is None:
-        said = next((part for part in parts if part.remembered("source")), None)
-        if said is not None:
-            home.remember(**{fact: said.remembered(fact) for fact in ("source", "mapping", "images")})
-    return name_films(home, None, None)
+def _name_films(home: Workspace, parts: Sequence[Workspace], merged: Merged) -> Named:
+    """Name the films of the dataset that all parts, and the target, are about; a part of another one is refused."""
+    told = next((each for each in (home, *parts) if each.remembered("source")), home)
+    source = told.remembered("source") or "nih"
+    films = films_of(source, told.remembered("mapping"))
+    for part in parts:
+        if part.remembered("fingerprint") is None:
+            words = f"{part.path} does not say what its dataset was: taken for {_dataset(told, films.fingerprint)}"
+            merged.notices.append(Notice(code="dataset_untold", count=1, message=words))
+        elif part.remembered("fingerprint") != films.fingerprint:
+            raise UsageError(_two_datasets(part, told, films.fingerprint))
+    kept = {fact: told.remembered(fact) for fact in ("mapping", "images")}
+    home.remember(source=source, fingerprint=films.fingerprint, **kept)
+    return films
+
+
+def _two_datasets(part: Workspace, told: Workspace, now: str) -> str:
+    """Say that a part is about another dataset than the one that is merged, or about one that has changed since."""
+    if part is told:
+        return (
+            f"{part.path} is about {_dataset(part)}, which is {now[:SHORT]} now: the table or its mapping has changed. "
+            "Run its shard again as it is now: only films that are new are asked about"
+        )
+    return (
+        f"{part.path} is about {_dataset(part)}, and {told.path} about {_dataset(told, now)}: two datasets are never "
+        f"mixed. Run its shard again with the --source and --mapping of {told.path}: only films that are new are asked "
+        "about. Or merge it into a workspace of its own: --workspace DIR"
+    )
+
+
+def _dataset(told: Workspace, fingerprint: str | None = None) -> str:
+    """Name a dataset by its table, its mapping and its hash: the one that is remembered, or the one that is read."""
+    mapping, read = told.remembered("mapping"), fingerprint or told.remembered("fingerprint") or ""
+    described = f" with {mapping}" if mapping else ""
+    return f"{told.remembered('source') or 'nih'}{described} ({read[:SHORT]})"
 
 
 def _take(
@@ -119,7 +150,7 @@ def _take(
     target: Ledger,
     films: Named,
     merged: Merged,
-    counted: dict[str, tuple[int, int]],
+    counted: dict[str, int],
     watch: Watch,
 ) -> None:
     """Bring over every judge of one part, some films at a time."""
@@ -128,15 +159,15 @@ def _take(
             questions = source.questions(card["judge_id"])
             judge_id = _enrol(part, target, films, card, questions)
             numbers = target.take_runs(judge_id, source.stored_runs(card["judge_id"]))
-            new, known = counted.get(card["judge"], (0, 0))
+            new, looked = counted.get(card["judge"], 0), 0
             last, some = source.stored_films(card["judge_id"], 0)
             while some:
                 taken = target.take_films(judge_id, some, numbers)
-                new, known = new + taken.new, known + taken.known
+                new, looked = new + taken.new, looked + sum(not film.control for film in some)
                 merged.note(taken.clashes or [])
-                watch(card["judge"], new + known)
+                watch(card["judge"], looked)
                 last, some = source.stored_films(card["judge_id"], last)
-            counted[card["judge"]] = (new, known)
+            counted[card["judge"]] = new
 
 
 def _enrol(
@@ -167,41 +198,20 @@ def _sealed(
     films: Named,
     target: Ledger,
     known: Mapping[str, Any],
-    counts: tuple[int, int],
+    new: int,
     merged: Merged,
 ) -> MergedJudge:
     """Seal a judge whose parts have come, and say which are missing or unfinished."""
-    ends = _ends(target.runs(known["judge_id"]))
-    notices = list(_gaps(known["judge"], ends))
+    ends = ends_of(target.runs(known["judge_id"]))
+    notices = gaps(known["judge"], ends, home.path)
+    state = next((end.state for end in ends.values() if end.state != "done"), "unfinished" if notices else "done")
+    if strangers := sorted(target.done(known["judge_id"]).keys() - set(films.image_ids)):
+        those = several(len(strangers), "film is", "films are")
+        words = f"judge {known['judge']!r}: {those} not in the dataset, first {strangers[0]}: kept, and not audited"
+        notices.append(Notice(code="films_elsewhere", count=len(strangers), message=words))
     merged.notices += notices
-    state = next((state for state in ends.values() if state != "done"), "unfinished" if notices else "done")
     run = seal_asked(home, films, target, card_of(known), state, notices)
-    return MergedJudge(run=run, new=counts[0], known=counts[1])
-
-
-def _ends(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Say how the latest run of each shard ended, by the time it began; the empty shard is a run of everything."""
-    ends: dict[str, str] = {}
-    for run in sorted(runs, key=lambda each: str(each["began"])):
-        state = str(run["state"])
-        ends[str(run["plan"].get("shard", ""))] = "killed" if state == "running" else state
-    return ends
-
-
-def _gaps(judge: str, ends: Mapping[str, str]) -> Iterator[Notice]:
-    """Name the shards that did not come, and those that came before they were done."""
-    if not all(ends):  # somebody asked about everything
-        return
-    of = {Shard.parse(shard).of for shard in ends}
-    if len(of) > 1:
-        return
-    missing = [str(Shard(part, n)) for n in of for part in range(1, n + 1) if str(Shard(part, n)) not in ends]
-    if missing:
-        words = f"judge {judge!r}: {len(missing):,} shards are not among these: {', '.join(missing[:8])}"
-        yield Notice(code="shards_missing", count=len(missing), message=words)
-    if left := [f"{shard} ({state})" for shard, state in ends.items() if state != "done"]:
-        words = f"judge {judge!r}: {len(left):,} shards were not done: {', '.join(left[:8])}. Run them again, and merge"
-        yield Notice(code="shards_unfinished", count=len(left), message=words)
+    return MergedJudge(run=run, new=new, known=target.counts(known["judge_id"])["films"] - new)
 
 
 def _only_sealed(parts: Sequence[Workspace], asked: Mapping[str, object]) -> dict[str, list[Path]]:

@@ -20,7 +20,8 @@ import polars as pl
 
 from bpals.audit import load_source
 from bpals.awayfilms import LookingAway
-from bpals.errors import UsageError
+from bpals.durable import only_one_in, parquet, sha256
+from bpals.errors import UsageError, WorkspaceError
 from bpals.featurecache import FeatureCache
 from bpals.filmchecks import Looked, check_films
 from bpals.films.looking import Look, Looking, looked
@@ -31,8 +32,11 @@ from bpals.judges.probe import ProbeJudge, without_patients
 from bpals.judges.snapshot import Snapshot, State, Tally
 from bpals.judging import refuse_taken, slug
 from bpals.lightbox import FILMS_A_WORKER, Lightbox, Named, name_films, odd_films, open_lightbox
+from bpals.plural import several
+from bpals.probeplan import ProbePlan, films_in, read_plan
 from bpals.registry import parse_spec
-from bpals.types import KIND, OUTCOME, Notice, Refusal, answers_schema
+from bpals.sealedjudge import SealedJudge
+from bpals.types import KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
 from bpals.workspace import Workspace
 
 EYE = "bpals.judges.backbone:open_eye"
@@ -50,6 +54,8 @@ class Probing:
     films: Named
     cache: FeatureCache
     judge: ProbeJudge
+    spec: str
+    """What was typed."""
     watch: Watch = lambda _snapshot: None
     say: Say = lambda _sentence: None
 
@@ -78,15 +84,19 @@ def run_probe(
     for notice in box.shelf.notices:
         say(notice.message)
     cache = FeatureCache(home.path, backbone.name, backbone.sha256, backbone.width)
-    probing = Probing(home=home, films=films, cache=cache, judge=judge, watch=watch, say=say)
+    probing = Probing(home=home, films=films, cache=cache, judge=judge, spec=spec, watch=watch, say=say)
     look = Look(side_px=backbone.side_px, eye=EYE, given={"named": named.target, "revision": named.revision})
     tally, odd = look_films(probing, box, look, wish)
     odd = [*box.shelf.notices, *odd]
     if tally.state == "interrupted" or wish.shard is not None:
         return _unsealed(probing, tally, odd, wish)
     only = box.draw(wish.limit_images, wish.seed) if wish.limit_images is not None else None
-    sealed = seal_probe(probing, only)
-    return replace(sealed, tally=tally, notices=(*odd, *sealed.notices, *_checked(probing, box, look, wish)))
+    dataset = load_source(home.remembered("source") or "nih", home.remembered("mapping"))
+    looked_at = Looked(images=dataset.images, shelf=box.shelf, look=look, cache=cache)
+    with only_one_in(cache.path, f"another run is learning from the films of {cache.path}"):
+        sealed = seal_probe(probing, dataset, only)
+        checked = _checked(probing, looked_at, wish)
+    return replace(sealed, tally=tally, notices=(*odd, *sealed.notices, *checked))
 
 
 def probe_of(backbone: Backbone, name: str = "") -> ProbeJudge:
@@ -102,8 +112,12 @@ def probe_of(backbone: Backbone, name: str = "") -> ProbeJudge:
 
 def look_films(probing: Probing, box: Lightbox, look: Look, wish: Order) -> tuple[Tally, list[Notice]]:
     """Look at the films that nobody has looked at yet, and keep what was seen; Ctrl-C ends it, and loses nothing."""
-    drawn = box.draw(wish.limit_images, wish.seed)
-    drawn = [image_id for image_id in drawn if wish.shard is None or wish.shard.holds(image_id)]
+    every = box.draw(wish.limit_images, wish.seed)
+    drawn = [image_id for image_id in every if wish.shard is None or wish.shard.holds(image_id)]
+    plan = ProbePlan(
+        judge=probing.judge.name, spec=probing.spec, films=len(every), part=len(drawn), shard=str(wish.shard or "")
+    )
+    plan.keep(probing.cache.path)
     before = probing.cache.films("code")
     kept = before.filter(pl.col("code").is_null()) if wish.retry_failed else before
     done = set(kept["image_id"].to_list())
@@ -124,41 +138,78 @@ def look_films(probing: Probing, box: Lightbox, look: Look, wish: Order) -> tupl
     return tally, odd
 
 
-def seal_probe(probing: Probing, only: Sequence[str] | None = None) -> JudgeRun:
-    """Learn from every film of the dataset that was seen, or from some, and seal what the probe says of them."""
-    home, judge, vocabulary = probing.home, probing.judge, probing.films.vocabulary
-    dataset = load_source(home.remembered("source") or "nih", home.remembered("mapping"))
+def seal_probe(probing: Probing, dataset: Dataset, only: Sequence[str] | None = None) -> JudgeRun:
+    """Learn from every film of the dataset that was seen, or from some, and seal what the probe says of them.
+
+    What was sealed of the same films, labels and probe stands: learning again would give it to the last bit.
+    """
+    home = probing.home
     asked = dataset.images.select("image_id")
     if only is not None:
         asked = asked.filter(pl.col("image_id").is_in(list(only)))
-    features = probing.cache.features(asked["image_id"].to_list())
-    count = len(features.image_ids)
     notices = without_patients(dataset.images)
-    judge = replace(judge, by_patient=not notices)
+    judge = replace(probing.judge, by_patient=not notices)
     for notice in notices:
         probing.say(notice.message)
-    probing.say(f"learning from {count:,} films")
-
-    def progress(share: float) -> None:
-        probing.watch(Snapshot(films_done=int(share * count), films_all=count))
-
-    said = judge.read(dataset.images, dataset.claims, vocabulary, features, progress=progress)
-    answers = pl.concat([said, _failed(probing, asked)])
-    card = judge.card
+    key = _key(probing, judge, dataset, asked)
+    if (there := _sealed(home, judge.name)) is not None and there.record.get("learnt_from") == key:
+        probing.say("nothing is new: the same films, labels and probe as when it was sealed")
+        return ended(judge.card, "done", there.answers(), there.path / f"{there.name}.json", notices)
+    answers = _learnt(probing, judge, dataset, asked)
     sealed = None
     if answers.height:
-        extra = {"dataset": dataset.name, "state": "done"}
-        sealed = home.seal_judge(judge.name, card.as_dict(), answers, None, extra)
-    return ended(card, "done", answers, sealed, notices)
+        extra = {"dataset": dataset.name, "state": "done", "learnt_from": key}
+        sealed = home.seal_judge(judge.name, judge.card.as_dict(), answers, None, extra)
+    return ended(judge.card, "done", answers, sealed, notices)
 
 
-def _checked(probing: Probing, box: Lightbox, look: Look, wish: Order) -> tuple[Notice, ...]:
+def _key(probing: Probing, judge: ProbeJudge, dataset: Dataset, asked: pl.DataFrame) -> str:
+    """Hash everything that could change what the probe says: who it is, what was seen, and what it is told."""
+    # A film's file and the backbone, which is part of who the judge is, make its features: where they lie does not.
+    films = probing.cache.films("sha256", "code", "why").drop("row", "block")
+    tables = (
+        asked.join(films, on="image_id", how="inner", maintain_order="left"),
+        asked.join(dataset.images, on="image_id", how="inner", maintain_order="left"),
+        dataset.claims.join(asked, on="image_id", how="semi", maintain_order="left"),
+    )
+    words = (judge.card.fingerprint, *dataset.vocabulary.findings, *(sha256(parquet(table)) for table in tables))
+    return sha256("\n".join(words).encode())
+
+
+def _sealed(home: Workspace, name: str) -> SealedJudge | None:
+    """Open what was sealed before; what is damaged counts as nothing, and is sealed anew."""
+    try:
+        return home.judge(name) if name in home.judge_names() else None
+    except WorkspaceError:
+        return None
+
+
+def _learnt(probing: Probing, judge: ProbeJudge, dataset: Dataset, asked: pl.DataFrame) -> pl.DataFrame:
+    """Learn, and answer for every film; those that could not be seen are failed."""
+    features = probing.cache.features(asked["image_id"].to_list())
+    probing.say(f"learning from {several(len(features.image_ids), 'film')}")
+    began_s = time.monotonic()
+
+    def progress(share: float) -> None:
+        left_s = (time.monotonic() - began_s) * (1 - share) / share if share else None
+        probing.watch(Snapshot(stage=f"learning, {share:.0%} done", eta_s=left_s))
+
+    said = judge.read(dataset.images, dataset.claims, probing.films.vocabulary, features, progress=progress)
+    return pl.concat([said, _failed(probing, asked)])
+
+
+def _checked(probing: Probing, looked_at: Looked, wish: Order) -> tuple[Notice, ...]:
     """Check the films themselves, from the same pass; the same ones are not checked twice."""
-    dataset = load_source(probing.home.remembered("source") or "nih", probing.home.remembered("mapping"))
-    looked_at = Looked(images=dataset.images, shelf=box.shelf, look=look, cache=probing.cache)
+    began_s: dict[str, float] = {}
+
+    def progress(stage: str, done: int, films: int) -> None:
+        since_s = time.monotonic() - began_s.setdefault(stage, time.monotonic())
+        left_s = since_s * (films - done) / done if done else None
+        probing.watch(Snapshot(stage=stage, films_done=done, films_all=films, eta_s=left_s))
+
     ocr = bool(wish.options.get("ocr"))
-    report = check_films(probing.home, looked_at, ocr=ocr, workers=wish.workers, say=probing.say)
-    for sentence in (report.sentence, *(notice.message for notice in report.notices)):
+    report = check_films(probing.home, looked_at, ocr=ocr, workers=wish.workers, say=probing.say, progress=progress)
+    for sentence in (*(notice.message for notice in report.notices), report.sentence):
         probing.say(sentence)
     return report.notices
 
@@ -239,9 +290,9 @@ def _failed(probing: Probing, asked: pl.DataFrame) -> pl.DataFrame:
 def _unsealed(probing: Probing, tally: Tally, odd: Sequence[Notice], wish: Order) -> JudgeRun:
     """Say how far looking is; nothing is learnt from a part of the films that somebody else will complete."""
     answers = pl.DataFrame(schema=answers_schema(probing.films.vocabulary))
-    notices = list(odd)
+    notices, count = list(odd), films_in(probing.cache.path)
+    plan = read_plan(probing.cache.path)
     if wish.shard is not None and tally.state == "done":
-        count = probing.cache.films("row").height
         message = (
             f"{count:,} films of part {wish.shard} were looked at. Bring the parts together with bpals judge merge, "
             "then run the probe there without --shard: it learns from all of them"
@@ -249,4 +300,4 @@ def _unsealed(probing: Probing, tally: Tally, odd: Sequence[Notice], wish: Order
         notices.append(Notice(code="probe_part", count=count, message=message))
         probing.say(message)
     run = ended(probing.judge.card, tally.state, answers, None, notices)
-    return replace(run, films=tally.films_done, tally=tally)
+    return replace(run, films=tally.films_done, tally=tally, looked=(count, max(count, plan.part if plan else 0)))

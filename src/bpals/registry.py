@@ -5,6 +5,7 @@ Nothing is imported until then, so an optional package is missed only by those w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bpals.errors import MissingExtra, UnknownName, UsageError
+from bpals.errors import MissingExtra, UnknownName, UsageError, install_line
+from bpals.telemetry import silence
 
 GROUP = "bpals.judges"
 """The entry points of packages that bring a judge: name -> a function of target and revision that gives the judge."""
@@ -34,6 +36,11 @@ class Kind:
     """What that extra must have made importable."""
     names_file: bool = False
     """Its target is a path, in which an `@` before a `/` is part of a folder's name."""
+
+    @property
+    def short(self) -> str:
+        """Write how it is typed without what follows the target: `xrv:FILE`."""
+        return re.sub(r"\[[@:]\w+\]|[\[\]]", "", self.form)
 
 
 SPECS: Mapping[str, Kind] = {
@@ -181,7 +188,7 @@ def known() -> list[Known]:
     offers = _offers()
     listed = []
     for name, kind in SPECS.items():
-        lacks = f"pip install 'bpals[{kind.extra}]'" if _missing(kind) else ""
+        lacks = install_line(kind.extra) if _missing(kind) else ""
         clash = _collision(name, ["bpals", *_packages(offers[name])]) if name in offers else ""
         listed.append(Known(kind.form, kind.what, clash or lacks))
     for name in sorted(offers.keys() - SPECS.keys()):
@@ -234,6 +241,7 @@ def _collision(kind: str, packages: list[str]) -> str:
 
 
 def _load_offer(offer: EntryPoint) -> Callable[..., Any]:
+    silence()  # the package may import what reports to its makers
     try:
         made: Callable[..., Any] = offer.load()
     except (ImportError, AttributeError) as error:

@@ -19,6 +19,7 @@ import polars as pl
 
 from bpals.durable import named, names_files, parquet, sha256, sync_folder, write_durably
 from bpals.errors import WorkspaceError
+from bpals.plural import several
 from bpals.types import FILM_CHECKS
 
 FORMAT = 1
@@ -76,6 +77,19 @@ def open_films(home: Path) -> SealedFilms | None:
 
 
 def summary(record: Mapping[str, Any]) -> str:
-    """Count films by what is odd about them, in one line."""
-    fired = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in record["fired"].items() if count)
-    return f"{record['films']:,} films were checked: {fired or 'nothing is odd about them'} (docs/film-checks.md)"
+    """Count films by what is odd about them, in one line; what was not looked for comes first."""
+    counts = {name: count for name, count in record["fired"].items() if count}
+    fired = [f"{count:,} {name.replace('_', ' ')}{_in_pairs(name, record)}" for name, count in counts.items()]
+    checked = record.get("checked", record["films"])
+    unread = f" ({record['films'] - checked:,} more could not be read)" if checked < record["films"] else ""
+    unasked = f", not for {', '.join(record['not_looked_for'])}" if record.get("not_looked_for") else ""
+    words = ", ".join(fired) or "nothing odd was found"
+    return f"{several(checked, 'film was', 'films were')} checked{unread}{unasked}: {words} (docs/film-checks.md)"
+
+
+def _in_pairs(check: str, record: Mapping[str, Any]) -> str:
+    """Say how many pairs near-duplicates are; nothing of another check."""
+    if check != "near_duplicate" or "near_duplicate_pairs" not in record:
+        return ""
+    pairs = several(record["near_duplicate_pairs"], "pair")
+    return f" ({pairs}, {record['pairs_of_two_patients']:,} of two patients)"

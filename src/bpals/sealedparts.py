@@ -22,12 +22,12 @@ _RANK = "_rank"
 def merge_sealed(
     home: Workspace, films: Named, name: str, parts: Sequence[Path]
 ) -> tuple[JudgeRun, int, int, list[Clash]]:
-    """Bring the sealed answers of one judge together: the run, its new and known pairs, and what clashes."""
+    """Bring the sealed answers of one judge together: the run, its new and known films, and what clashes."""
     here = [home.path] if name in home.judge_names() else []
     sealed = [open_judge(path, name) for path in (*here, *parts)]
     for other in sealed:
         _refuse_other(sealed[0], other, films)
-    before = len(sealed[0].answers("image_id")) if here else 0
+    before = sealed[0].answers("image_id")["image_id"].n_unique() if here else 0
     answers, clashes = _joined(name, [each.answers() for each in sealed], "finding")
     said = [table for each in sealed if (table := each.film_answers()) is not None]
     about_films, more = _joined(name, said, "topic") if said else (None, [])
@@ -36,7 +36,7 @@ def merge_sealed(
     path = home.seal_judge(name, record["card"], answers, about_films, extra)
     state = str(record.get("state", "done"))
     run = ended(card_of(record["card"]), state, answers, path, ())
-    return run, answers.height - before, before, [*clashes, *more]
+    return run, run.films - before, before, [*clashes, *more]
 
 
 def _refuse_other(first: SealedJudge, other: SealedJudge, films: Named) -> None:

@@ -51,7 +51,7 @@ class Witness:
             "films": self.answers["image_id"].n_unique(),
             "asked": self.answers.height,
             **{outcome: counted.get(outcome, 0) for outcome in OUTCOME.categories},
-            "cost": _cost(self.record.get("tally")),
+            "cost": _cost(self.record.get("tally"), served=bool(self.card.get("observed"))),
             "drift": self.record.get("drift"),
         }
 
@@ -120,16 +120,22 @@ def experts_of(spec: str, labels: Labels, split: str) -> Reference:
     return references.load(spec, vocabulary=labels.vocabulary, split=split)
 
 
-def _cost(tally: Mapping[str, Any] | None) -> Row | None:
-    """Say what asking has cost; null where the answers were not asked for here."""
+def _cost(tally: Mapping[str, Any] | None, *, served: bool) -> Row | None:
+    """Say what asking has cost, in tokens where it was paid in tokens; null where the answers were not asked for here.
+
+    A judge that was tried out at its endpoint is served, also where the endpoint counts no tokens.
+    """
     if not tally or not tally["films"]:
         return None
-    films = tally["films"]
+    films, tokens = tally["films"], tally["tokens"]
+    each_s = {"seconds_per_film": tally["seconds"] / films}
+    if not served and not tokens["prompt"] + tokens["output"]:
+        return each_s
     return {
         "requests": tally["attempts"],
-        "prompt_tokens": tally["tokens"]["prompt"],
-        "cached_tokens": tally["tokens"]["cached"],
-        "output_tokens": tally["tokens"]["output"],
-        "tokens_per_film": (tally["tokens"]["prompt"] + tally["tokens"]["output"]) / films,
-        "seconds_per_film": tally["seconds"] / films,
+        "prompt_tokens": tokens["prompt"],
+        "cached_tokens": tokens["cached"],
+        "output_tokens": tokens["output"],
+        "tokens_per_film": (tokens["prompt"] + tokens["output"]) / films,
+        **each_s,
     }

@@ -121,11 +121,12 @@ class Workspace:
                 f"{self.path} cannot be written: {error.strerror}. Name another with --workspace DIR"
             ) from None
 
-    def remember_dataset(self, source: str, mapping: str | None) -> None:
+    def remember_dataset(self, source: str, mapping: str | None, fingerprint: str | None = None) -> None:
         """Keep which dataset this workspace is about, by whole paths: the next command may be typed elsewhere."""
         kind, _, file = source.partition(":")
         described = str(Path(mapping).resolve()) if mapping and Path(mapping).is_file() else mapping
-        self.remember(source=f"{kind}:{Path(file).resolve()}" if file else kind, mapping=described)
+        whole = f"{kind}:{Path(file).resolve()}" if file else kind
+        self.remember(source=whole, mapping=described, fingerprint=fingerprint)
 
     def remembered(self, fact: str) -> str | None:
         """Give what was kept, if anything was."""

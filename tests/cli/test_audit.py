@@ -13,7 +13,6 @@ import pytest
 import sealedrecord
 import twojudges
 
-import shape
 from bpals.audit import Run
 from bpals.cli.audit import _tell
 from bpals.cli.main import obey
@@ -233,10 +232,8 @@ def test_members_of_a_group_are_dashes_and_the_group_has_a_line(capsys):
 
 def test_with_experts_it_says_what_is_certified(capsys, tmp_path):
     """Or that nothing is; never a count of flags without the promise behind it."""
-    examples = shape.ROOT / "examples"
-    words = ["--source", f"table:{examples / 'films.csv'}", "--mapping", str(examples / "films.toml")]
-    experts = f"table={examples / 'experts.csv'}"
-    assert obey(["audit", *words, "--workspace", str(tmp_path / "audit"), "--calibrate", experts]) == 0
+    words = ["--source", twojudges.SOURCE, "--mapping", twojudges.MAPPING, "--calibrate", twojudges.EXPERTS]
+    assert obey(["audit", *words, "--workspace", str(tmp_path / "audit")]) == 0
     told = capsys.readouterr().out
     assert "certified of likely mislabelled claims" in told or "Of likely mislabelled claims at least" in told
     assert "No expert label was used" not in told

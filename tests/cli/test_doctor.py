@@ -11,6 +11,7 @@ import pytest
 import shape
 from bpals.cli.doctor import EXTRAS, _embedded_record, _ledger_place, _sqlite
 from bpals.cli.main import obey
+from bpals.errors import install_line
 from bpals.version import VERSION
 
 PROJECT = tomllib.loads((shape.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -35,12 +36,12 @@ def test_the_embedded_record_is_checked_by_its_hash(report):
 
 
 def test_a_damaged_record_is_wrong_and_says_how_to_mend_it(tmp_path):
-    """A file whose hash is not the published one is named, with the line that installs it again."""
+    """A file whose hash is not the published one is named, with the line that brings it back."""
     (tmp_path / "nih_entries.parquet").write_bytes(b"damaged")
     check = _embedded_record(tmp_path)
     assert check.state == "wrong"
     assert "nih_entries.parquet" in check.found
-    assert check.next.startswith("pip install")
+    assert check.next.startswith("git checkout -- src/bpals/sources/embedded")
 
 
 def test_everything_that_is_not_well_says_what_to_type(report):
@@ -71,7 +72,7 @@ def test_a_person_reads_a_table(capsys):
     assert "embedded record" in shown
     assert all(extra.name in shown for extra in EXTRAS)
     for extra in EXTRAS:
-        assert (f"pip install 'bpals[{extra.name}]'" in shown) == bool(extra.missing)
+        assert (install_line(extra.name) in shown) == bool(extra.missing)
 
 
 def test_a_folder_on_a_network_is_told_before_a_ledger_is_made(tmp_path):

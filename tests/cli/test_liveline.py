@@ -41,6 +41,13 @@ def test_the_live_line_before_the_first_reply():
     assert line_of(Snapshot(films_all=3, limit=64)) == "0/3 films | 0/64 in flight"
 
 
+def test_the_live_line_of_a_stage_names_it():
+    """What is not asking about films says what it is: in films where it counts them, and with the time left."""
+    copies = Snapshot(stage="altered copies", films_done=120, films_all=300, eta_s=45)
+    assert line_of(copies) == "altered copies | 120/300 films | 0:45 min left"
+    assert line_of(Snapshot(stage="learning, 30% done", eta_s=12)) == "learning, 30% done | 0:12 min left"
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0:00 min"), (59.9, "0:59 min"), (130, "2:10 min"), (3600, "1:00 h")]
 )

@@ -17,7 +17,9 @@ def test_the_backbone_is_built_where_it_is_looked_for(start_bpals, lite0, tmp_pa
     assert told["path"].startswith(str(tmp_path))
     assert (tmp_path / told["path"]).read_bytes() == lite0.read_bytes()
     found = start_bpals("judge", "run", "probe:", "--images", tmp_path / "none", environment=surroundings)
-    assert "is no folder" in found.communicate()[1]
+    first, *others = found.communicate()[1].splitlines()
+    assert first == "note: probe: names no backbone: probe:lite0 is taken"
+    assert "is no folder" in others[-1]
 
 
 def test_the_help_has_an_example(start_bpals):

@@ -4,29 +4,20 @@ import json
 import shutil
 
 import pytest
+import twofolds
 
 import bpals
-import shape
 from bpals.cli.main import obey
 
-EXAMPLES = shape.ROOT / "examples"
 SHEET = "image_id,reader,Effusion,Fracture\n{0},ann,YES,NO\n{1},ann,NO,YES\n{0},bob,HEDGE,\n"
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory):
-    """A finished audit; copy it."""
-    home = tmp_path_factory.mktemp("audited") / "audit"
-    bpals.audit(f"table:{EXAMPLES / 'films.csv'}", mapping=EXAMPLES / "films.toml", workspace=home)
-    return home
-
-
 @pytest.fixture
-def home(audited, tmp_path):
+def home(films_audit, tmp_path):
     """A workspace, and beside it a sheet of five reads of its first films."""
-    films = bpals.load_signal(audited)["image_id"].unique(maintain_order=True)
+    films = bpals.load_signal(films_audit)["image_id"].unique(maintain_order=True)
     (tmp_path / "sheet.csv").write_text(SHEET.format(*films))
-    return shutil.copytree(audited, tmp_path / "audit")
+    return shutil.copytree(films_audit, tmp_path / "audit")
 
 
 def typed(capsys, *words):
@@ -91,8 +82,7 @@ def test_several_files_of_reads_are_heard_together(home, tmp_path, capsys):
         code, _, said = typed(capsys, *command, *words)
         assert code == 0, said
         assert "sheet.csv and more.csv: 1 times one reader said two things about a pair" in said
-    source = ["--source", f"table:{EXAMPLES / 'films.csv'}", "--mapping", EXAMPLES / "films.toml"]
-    code, _, said = typed(capsys, "audit", *words, *source)
+    code, _, said = typed(capsys, "audit", *words, "--source", twofolds.SOURCE, "--mapping", twofolds.MAPPING)
     assert code == 0, said
     assert "sheet.csv and more.csv: 1 times" in said
     run = json.loads((home / "run.json").read_text())

@@ -6,8 +6,8 @@ import atthedesk
 import pytest
 
 from bpals.cli.main import obey
-from bpals.cli.reviewprogress import several
 from bpals.ledger import Ledger
+from bpals.plural import several
 from bpals.readinglist import draw_cases
 from bpals.review.desk.answer import Answer
 from bpals.review.desk.desk import Desk
@@ -74,8 +74,3 @@ def test_words_fit_the_numbers(home, told, capsys, monkeypatch):
     assert "half of them within less than a second" in text
     assert "no stopping rule" in text
     assert "more readings" not in text
-
-
-def test_a_number_is_written_with_its_noun():
-    """One lesson, two lessons, no lessons."""
-    assert [several(n, "lesson") for n in (0, 1, 2000)] == ["0 lessons", "1 lesson", "2,000 lessons"]

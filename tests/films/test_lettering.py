@@ -62,11 +62,11 @@ def test_without_an_ocr_the_line_to_type_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rapidocr_onnxruntime", None)
     (tmp_path / "a.png").write_bytes(phantomfilms.written(phantomfilms.phantom(0)))
     shelf = open_shelf(tmp_path)
-    with pytest.raises(MissingExtra, match=r"bpals\[ocr\]"):
+    with pytest.raises(MissingExtra, match=r"\[ocr\]"):
         spelt(shelf, shelf.found)
 
 
-@pytest.mark.skipif(not HAS_OCR, reason="rapidocr-onnxruntime is not installed: pip install 'bpals[ocr]'")
+@pytest.mark.skipif(not HAS_OCR, reason="rapidocr-onnxruntime is not installed: the extra ocr")
 @pytest.mark.parametrize(("words", "markers", "text"), [("PORTABLE", ("PORTABLE",), False), ("JANE ROE", (), True)])
 def test_words_burnt_into_a_film_are_read(words, markers, text, tmp_path):
     """White on the dark of a film, in a worker of its own."""

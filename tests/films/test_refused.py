@@ -4,13 +4,14 @@ import ast
 import re
 
 import pytest
+from codetree import TREE
 
 import shape
 from bpals.films import refused
 from bpals.films.prepare import NOTES
 from bpals.films.refused import Refused, check_size
 
-ROOM = {name: module for name, module in shape.modules().items() if module.room == "films"}
+ROOM = {name: module for name, module in TREE.items() if module.room == "films"}
 PAGE = (shape.ROOT / "docs" / "films.md").read_text(encoding="utf-8")
 
 

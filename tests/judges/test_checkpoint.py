@@ -391,9 +391,13 @@ def test_an_onnx_file_that_does_not_fit_is_refused_before_a_run(tmp_path, recipe
         opened(str(right), device="cuda")
     with pytest.raises(UsageError, match="what its outputs mean is not said"):
         open_checkpoint("onnx", str(right))
-    (tmp_path / "n.onnx").write_bytes(b"nothing")
-    with pytest.raises(JudgeError, match="no ONNX file"):
-        opened(str(tmp_path / "n.onnx"))
+    for content, told in (
+        (b"nothing", "no ONNX file"),
+        (b"<!doctype html><html>404", "it is a web page that was saved"),
+    ):
+        (tmp_path / "n.onnx").write_bytes(content)
+        with pytest.raises(JudgeError, match=told):
+            opened(str(tmp_path / "n.onnx"))
 
 
 def test_an_onnx_file_reads_no_other_file(tmp_path, recipe, monkeypatch):
@@ -431,10 +435,14 @@ def test_weights_behind_an_address_are_pinned_and_kept(tmp_path, recipe):
     assert (again.card.model, again.card.revision) == ("onnx:net.onnx", f"sha256:{found}")
 
 
-def test_the_example_that_writes_onnx_gives_the_same_judge(files, judges, tmp_path):
+def test_the_example_that_writes_onnx_gives_the_same_judge(capsys, files, judges, tmp_path):
     """examples/checkpoint_to_onnx.py: the same labels, and the same numbers to a thousandth, from the 2017 file."""
     out = tmp_path / "net.onnx"
     runpy.run_path(str(shape.ROOT / "examples" / "checkpoint_to_onnx.py"))["export"]("chexnet", files["chexnet"], out)
+    found = hashlib.sha256(out.read_bytes()).hexdigest()
+    told = capsys.readouterr().out
+    assert f"{out}: " in told
+    assert f"Run it: bpals judge run onnx:{out}@{found} --recipe {out.with_suffix('.toml')} --images PATH" in told
     judge = open_checkpoint("onnx", str(out), recipe=out.with_suffix(".toml"))
     assert judge.card.trained_on_target == "yes"
     questions = judge.questions(NIH)
@@ -469,6 +477,11 @@ def test_a_recipe_is_given_by_the_command(capsys, recipe, tmp_path):
              "--workspace", str(tmp_path / "audit")]  # fmt: skip
     assert obey(words) == 0
     assert "answered 4, abstained 0, refused 0, unparsed 0, unsupported 8, failed 0" in capsys.readouterr().out
+    assert obey(["judge", "card", "w", "--workspace", str(tmp_path / "audit")]) == 0
+    shown = {line[:18].strip(): line for line in capsys.readouterr().out.splitlines()}
+    inside, _, outside = shown["preparation"].partition("input (")[2].partition(")")
+    assert ("side px 32" in inside, "side px 512" in outside) == (True, True), "which side is whose is not said"
+    assert shown["cost"].split()[:3] == ["cost", "seconds", "per"], "a classifier sends no request and reads no token"
 
 
 def test_the_kinds_are_listed_and_strange_options_refused(capsys, files, tmp_path):

@@ -21,7 +21,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import shape
-from bpals.errors import JudgeError, UnknownName, UsageError
+from bpals.errors import JudgeError, UnknownName, UsageError, install_line
 from bpals.findings import NIH
 from bpals.judges.contrast import ContrastJudge
 from bpals.judges.hf import HfJudge, find_answers, open_hf
@@ -645,7 +645,7 @@ try:
 except MissingExtra as error:
     print(error)
 """
-    assert "pip install 'bpals[torch]'" in in_another_process(code, package, models / "llava")
+    assert install_line("torch") in in_another_process(code, package, models / "llava")
 
 
 def test_a_torchvision_that_does_not_fit_is_named(models, tmp_path):

@@ -9,7 +9,7 @@ import smallset
 
 import shape
 from bpals.cli.main import obey
-from bpals.errors import UsageError
+from bpals.errors import UsageError, install_line
 from bpals.judges.engine import Here
 from bpals.judges.rayengine import RayEngine
 
@@ -41,7 +41,7 @@ def test_x02_without_ray_everything_else_works_and_its_engine_says_what_to_type(
     )
     assert "laptop done" in done.stdout, done.stderr
     assert done.returncode == 2
-    assert done.stderr == "bpals: --engine ray needs an optional package. Type: pip install 'bpals[ray]'\n"
+    assert done.stderr == f"bpals: --engine ray needs an optional package. Type: {install_line('ray')}\n"
 
 
 def test_nothing_imports_ray_until_it_is_asked_for():

@@ -2,6 +2,7 @@
 
 import pytest
 
+import shape
 from bpals.errors import JudgeError, UnknownName, UsageError
 from bpals.findings import NIH, Vocabulary
 from bpals.judges.recipe import find_recipe
@@ -67,6 +68,17 @@ def test_published_weights_are_known_by_the_words_of_their_names(file, name):
     assert ("NIH" in recipe.evidence) == (name in {"xrv-all", "xrv-nih", "xrv-resnet50-all", "xrv-rsna"})
 
 
+def test_the_page_about_scale_says_what_the_cards_say():
+    """Each of the published weights stands in one row of the table, with the word that its card has."""
+    page = (shape.ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    table = page.partition("| judge | trained on | `trained_on_target` for NIH |")[2].partition("\n\n")[0]
+    for file, name in PUBLISHED.items():
+        recipe, weights = find_recipe("xrv", file), name.removeprefix("xrv-")
+        rows = [row.split(" | ") for row in table.splitlines() if f"`{weights}`" in row.partition(" | ")[0]]
+        if weights != "xrv":
+            assert [row[2].split()[0] for row in rows] == [recipe.trained_on_target], name
+
+
 def test_a_name_that_says_nih_among_others_is_believed():
     """Weights of one's own that were trained on NIH and PadChest are not independent of NIH's labels either."""
     recipe = find_recipe("xrv", "nih-pc-mine.pt")
@@ -109,7 +121,8 @@ def test_a_recipe_of_your_own_overrides_what_it_names(tmp_path):
     """The rest stays as the kind has it."""
     text = 'labels = ["Effusion", ""]\noutput = "softmax"\nframing = "stretch"\nside_px = 320\n'
     recipe = find_recipe("resnet50", "w.pt", own(tmp_path, text))
-    assert (recipe.name, recipe.labels, recipe.output) == ("mine", ("Effusion", ""), "softmax")
+    assert (recipe.name, recipe.labels, recipe.output) == ("w", ("Effusion", ""), "softmax")
+    assert find_recipe("resnet50", "w.pt", own(tmp_path, f'name = "lungs"\n{text}')).name == "lungs"
     assert (recipe.framing, recipe.side_px, recipe.mean) == ("stretch", 320, (0.485, 0.456, 0.406))
 
 

@@ -6,6 +6,7 @@ import tarfile
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from bpals.errors import JudgeError
 from bpals.judges.weights import read_weights
@@ -46,10 +47,18 @@ def tarred():
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "is empty"),
-        (b"PK\x03\x04", "no whole zip"),
+        (b"", "is empty. Download it again"),
+        (
+            b"PK\x03\x04",
+            "no whole one .*a download that was cut off or damaged. Download it again, and compare its sha256",
+        ),
         (b"\x89HDF\r\n\x1a\n", "Keras saves it. Convert it to ONNX"),
-        (b"<!DOCTYPE html>", "a web page"),
+        (
+            b"<!DOCTYPE html>",
+            "a web page that was saved in the place of the file. Download it again, and compare its sha",
+        ),
+        (b"<!doctype html><html>404", "a web page that was saved"),
+        (b"\xef\xbb\xbf\n <HTML>", "a web page that was saved"),
         (b"version https://git-lfs", "git lfs pull"),
         (tarred(), "a tar, as torch saved weights before 2017"),
         (b"\x80\x02]q\x00.", "no torch file"),
@@ -62,6 +71,19 @@ def test_what_is_no_weights_is_named_for_what_it_is(tmp_path, content, why):
     path.write_bytes(content)
     with pytest.raises(JudgeError, match=why):
         read_weights(path)
+
+
+def test_half_a_file_is_called_a_download_that_was_cut_off(tmp_path):
+    """Of either format of torch, and of safetensors: what to do next stands with it."""
+    whole = {"fc.weight": torch.ones(40, 40)}
+    torch.save(whole, tmp_path / "new.pt")
+    torch.save(whole, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    save_file(whole, tmp_path / "safe.pt")
+    for name in ("new.pt", "old.pt", "safe.pt"):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        with pytest.raises(JudgeError, match=r"cut off.*Download it again, and compare its sha256"):
+            read_weights(path)
 
 
 @pytest.mark.parametrize("thing", [{"epoch": 3, "lr": 0.1}, [1, 2], 3, {"state_dict": {}}])

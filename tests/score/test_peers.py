@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from bpals.errors import install_line
 from bpals.score import peers
 
 WITHOUT_CLEANLAB = """
@@ -45,4 +46,4 @@ def test_pruned_claims_come_first_and_then_self_confidence():
 def test_without_cleanlab_the_line_to_type_is_given():
     """In a process where the package cannot be found."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_CLEANLAB], capture_output=True, text=True, check=True)
-    assert "pip install 'bpals[peers]'" in done.stdout
+    assert install_line("peers") in done.stdout

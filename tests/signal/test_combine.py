@@ -266,6 +266,23 @@ def test_kin_share_the_weight_of_one(combined, dataset, seen):
     assert twice.effective["eye"] + twice.effective["near"] == pytest.approx(once.effective["eye"], abs=0.05)
 
 
+def test_beside_the_record_kin_speak_by_their_mean_however_claims_weigh_them(dataset, judgments, seen, panel):
+    """A strong and a weak judge of one family say together what one judge with the mean of their evidence says."""
+    pairs = lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
+    tables = (seen(dataset, judge="strong", strength=2.0, seed=5), seen(dataset, judge="weak", strength=0.6, seed=6))
+    seated = panel(dataset, *tables)
+    strong, weak = (dataclasses.replace(voice, kin="one family") for voice in seated.heed(pairs)[0])
+    middle = dataclasses.replace(strong, judge="middle", evidence=(strong.evidence + weak.evidence) / 2)
+    heeded = strong.heeded & weak.heeded
+    voices = [dataclasses.replace(voice, heeded=heeded) for voice in (strong, weak, middle)]
+    about = (patients(dataset.images), seated.fold)
+    (two,), (one,) = (combine(pairs, its, *about, apart=True).apart for its in (voices[:2], voices[2:]))
+    assert np.isfinite(two).any()
+    np.testing.assert_allclose(two, one, rtol=0, atol=1e-9)
+    weighed = combine(pairs, voices[:2], *about)
+    assert weighed.effective["strong"] > weighed.effective["weak"]
+
+
 def test_flipping_a_claim_does_not_move_its_own_answer(combined, dataset, seen):
     """Given what the judges said: the answer about a pair is the same to the last bit, those about others move."""
     table = seen(dataset)

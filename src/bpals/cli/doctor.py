@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from bpals.errors import SourceError
+from bpals.errors import SourceError, install_line
 from bpals.ledger import old_sqlite, unfit
 from bpals.sources import nih
 from bpals.version import VERSION
@@ -43,7 +43,7 @@ class Extra:
     @property
     def line(self) -> str:
         """The line that installs it."""
-        return f"pip install 'bpals[{self.name}]'"
+        return install_line(self.name)
 
 
 EXTRAS = (
@@ -142,7 +142,7 @@ def _checks() -> Iterator[Check]:
             name=package,
             state="ok" if version else "wrong",
             found=version or "not installed",
-            next="" if version else "pip install bpals",
+            next="" if version else install_line(),
         )
     yield _embedded_record()
     yield _machine()

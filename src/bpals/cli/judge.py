@@ -13,7 +13,7 @@ from bpals.cli.judgecompare import compare
 from bpals.cli.judgemerge import merge
 from bpals.cli.judgerun import run
 from bpals.cli.liveline import span
-from bpals.judgestatus import asked_status, status_of
+from bpals.judgestatus import asked_status, looking_status, status_of
 from bpals.registry import known
 from bpals.workspace import Workspace
 
@@ -44,7 +44,7 @@ def list_judges(workspace: WORKSPACE = Path("audit"), ledger: LEDGER = None, as_
     kinds = [kind._asdict() for kind in known()]
     sealed = [{"judge": judge.name, **judge.record["counts"]} for judge in Workspace(workspace).judges()]
     names = [judge["judge"] for judge in sealed]
-    asked = asked_status(workspace, ledger=ledger)
+    asked = [*asked_status(workspace, ledger=ledger), *looking_status(workspace)]
     unsealed = [row for row in asked if row["judge"] not in names]
     if as_json:
         print(json.dumps({"kinds": kinds, "judges": sealed, "unsealed": unsealed}, indent=1))
@@ -59,6 +59,8 @@ def list_judges(workspace: WORKSPACE = Path("audit"), ledger: LEDGER = None, as_
         print(f"{judge['judge']:26} {counts}")
     for row in unsealed:
         print(f"{row['judge']:26} not sealed yet: {_how_far(row)}")
+        if row["next"]:
+            print(f"{'':26} {row['next']}")
     if not asked and not sealed:
         print("none yet. Type: bpals judge run SPEC --images PATH")
 
@@ -78,7 +80,7 @@ def status(
     for row in rows:
         print(f"{row['judge']}: {_how_far(row)}")
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in row["replies"].items() if count)
-        print(f"  replies: {counts or 'none yet'}")
+        print(f"  {row['next']}" if row["next"] else f"  replies: {counts or 'none yet'}")
         if row["tokens"]["prompt"]:
             print(f"  tokens: {row['tokens']['prompt']:,} read ({row['cached_share']:.0%} cached), "
                   f"{row['tokens']['output']:,} written; {row['attempts']:,} requests")  # fmt: skip

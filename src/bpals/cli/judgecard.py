@@ -59,7 +59,9 @@ def _words(value: Any, name: str = "") -> str:
     """
     if isinstance(value, Mapping):
         said = {each: _words(inner, str(each)) for each, inner in value.items()}
-        return ", ".join(f"{each.replace('_', ' ')} {words}" for each, words in said.items() if words)
+        # What a network is shown has a side of its own beside that of the film: which is whose, the brackets say.
+        inside = {each: f"({words})" if isinstance(value[each], Mapping) else words for each, words in said.items()}
+        return ", ".join(f"{each.replace('_', ' ')} {inside[each]}" for each, words in said.items() if words)
     if isinstance(value, list | tuple):
         return ", ".join(filter(None, map(_words, value)))
     if value is None:

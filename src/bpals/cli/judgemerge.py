@@ -14,6 +14,7 @@ from bpals.cli.progress import bar
 from bpals.ledger.merge import Clash
 from bpals.merging import Merged
 from bpals.merging import merge as merge_workspaces
+from bpals.plural import several
 
 LISTED = 20
 """Conflicts that are printed; --json has up to a thousand."""
@@ -38,7 +39,7 @@ def merge(
             parts,
             workspace=workspace,
             ledger=ledger,
-            watch=lambda judge, films: drawn.update(task, description=f"{judge}: {films:,} films"),
+            watch=lambda judge, films: drawn.update(task, description=f"{judge}: {several(films, 'film')}"),
         )
     if as_json:
         print(json.dumps(_as_json(done), indent=1))
@@ -68,12 +69,13 @@ def _as_json(done: Merged) -> dict[str, Any]:
 
 def _tell(done: Merged, workspace: Path) -> None:
     for each in done.judges:
-        print(f"{each.run.name}: {each.run.state}, {each.run.films:,} films ({each.new:,} new, {each.known:,} known)")
+        films = several(each.run.films, "film")
+        print(f"{each.run.name}: {each.run.state}, {films} ({each.new:,} new, {each.known:,} known)")
         print("  " + ", ".join(f"{outcome} {count:,}" for outcome, count in each.run.counts.items()))
     for notice in done.notices:
         print(notice.message, file=sys.stderr)
     if done.clashing:
-        print(f"{done.clashing:,} conflicts; the first value stays:", file=sys.stderr)
+        print(f"{several(done.clashing, 'conflict')}; the first value stays:", file=sys.stderr)
     for clash in done.clashes[:LISTED]:
         print(f"  {_words(clash)}", file=sys.stderr)
     print(f"Audit: bpals audit --workspace {workspace}")

@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from bpals.cli.invocation import Invocation
 from bpals.cli.liveline import LiveLine
 from bpals.errors import UnknownName, UsageError
 from bpals.films.prepare import Preparation
 from bpals.judgeorder import Order
 from bpals.judgerun import JudgeRun
+from bpals.judges.backbone import DEFAULT
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
 from bpals.judges.rayengine import RayEngine
 from bpals.judging import run_judge
 from bpals.probing import run_probe
-from bpals.registry import parse_spec
+from bpals.registry import SPECS, parse_spec
 from bpals.shard import Shard
 
 KEY = "BPALS_API_KEY"
@@ -35,7 +37,11 @@ AWAY = "More than one process or machine"
 def run(  # noqa: PLR0913  an option of the command is a parameter
     context: typer.Context,
     spec: Annotated[
-        str, typer.Argument(metavar="SPEC", help="openai:MODEL, hf:MODEL, xrv:FILE, table:FILE@NAME, python:FILE.py.")
+        str,
+        typer.Argument(
+            metavar="SPEC",
+            help=f"{', '.join(kind.short for kind in SPECS.values())}; `bpals judge list` explains them.",
+        ),
     ],
     images: Annotated[
         Path | None,
@@ -150,10 +156,12 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
 ) -> None:
     """Ask a judge about every film of the dataset; kill it when you like, the same command goes on."""  # fmt: skip
     _refuse_strange(parse_spec(spec).kind, context)
+    context.ensure_object(Invocation).goes_on = True
     given = {"layout": layout, "method": method, "samples": samples, "pack": pack, "device": device, "dtype": dtype,
              "batch": batch, "licence": licence, "trained_on_target": trained_on_target, "card": card,
              "allow_code_revision": allow_code_revision, "recipe": recipe, "ocr": ocr or None}  # fmt: skip
     key, allow = os.environ.get(KEY, ""), tuple(allow_host or ())
+    line = LiveLine()
     order = Order(
         name=name,
         source=source,
@@ -170,11 +178,14 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
         seed=seed,
         ledger=ledger,
         shard=None if shard is None else Shard.parse(shard),
-        engine=_engine(engine, {"address": ray_address, "workers": ray_workers, "gpus": ray_gpus or None}),
+        engine=_engine(engine, {"address": ray_address, "workers": ray_workers, "gpus": ray_gpus or None}, line.say),
         options={option: value for option, value in given.items() if value is not None},
     )
-    with LiveLine() as line:
-        ask = run_probe if parse_spec(spec).kind == "probe" else run_judge
+    with line:
+        asked = parse_spec(spec)
+        ask = run_probe if asked.kind == "probe" else run_judge
+        if asked.kind == "probe" and not asked.target:
+            line.say(f"{spec} names no backbone: probe:{DEFAULT} is taken")
         done = ask(spec, images=images, workspace=workspace, order=order, watch=line.draw, say=line.say)
     if as_json:
         print(json.dumps(_as_json(done), indent=1))
@@ -219,11 +230,11 @@ def _refuse_strange(kind: str, context: typer.Context) -> None:
             raise UsageError(f"{parameter.opts[0]} means nothing to a judge of kind {kind}. Leave it out")
 
 
-def _engine(name: str, given: Mapping[str, Any]) -> RayEngine | None:
+def _engine(name: str, given: Mapping[str, Any], say: Callable[[str], None]) -> RayEngine | None:
     """Make the engine that a name means; options of Ray mean nothing to another."""
     typed = {option: value for option, value in given.items() if value is not None}
     if name == "ray":
-        return RayEngine(**typed)
+        return RayEngine(**typed, say=say)
     if name != "here":
         raise UnknownName.of("engine", name, ("here", "ray"), where="--engine")
     if typed:
@@ -241,12 +252,19 @@ def _as_json(done: JudgeRun) -> dict[str, Any]:
         "card": done.card.as_dict(),
         "tally": None if done.tally is None else done.tally.as_dict(),
         "drift": None if done.drift is None else done.drift.as_dict(),
+        "looked": None if done.looked is None else {"films": done.looked[0], "of": done.looked[1]},
         "notices": [notice.message for notice in done.notices],
     }
 
 
 def _tell(done: JudgeRun, workspace: Path) -> None:
     """Print what became of the questions, all six outcomes, and what to do next."""
+    if done.looked is not None:
+        kept, films = done.looked
+        print(f"{done.name}: {done.state}, {kept:,} of {films:,} films are looked at and kept")
+        if done.state == "interrupted":
+            print("Nothing is lost: the same command goes on with the others, and then learns from all.")
+        return
     print(f"{done.name}: {done.state}, {done.films:,} films, {sum(done.counts.values()):,} pairs")
     print("  " + ", ".join(f"{outcome} {count:,}" for outcome, count in done.counts.items()))
     if done.drift is not None:

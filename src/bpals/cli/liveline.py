@@ -62,7 +62,8 @@ def line_of(snapshot: Snapshot) -> str:
     return " | ".join(
         part
         for part in (
-            f"{snapshot.films_done:,}/{snapshot.films_all:,} films",
+            snapshot.stage,
+            f"{snapshot.films_done:,}/{snapshot.films_all:,} films" if snapshot.films_all else "",
             f"{snapshot.pairs_per_s:,.1f} pairs/s" if snapshot.pairs_per_s else "",
             f"{snapshot.in_flight}/{snapshot.limit} in flight" if snapshot.limit else "",
             f"p50 {snapshot.p50_s:.2f} s p95 {snapshot.p95_s:.2f} s" if snapshot.p95_s else "",

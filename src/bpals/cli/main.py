@@ -7,7 +7,6 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, NoReturn
 
 import typer
@@ -15,6 +14,7 @@ from typer.main import get_command
 
 from bpals.cli.audit import audit
 from bpals.cli.doctor import doctor
+from bpals.cli.invocation import Invocation
 from bpals.cli.judge import app as judge
 from bpals.cli.probe import app as probe
 from bpals.cli.rate import app as rate
@@ -47,13 +47,6 @@ app.add_typer(rate)
 app.add_typer(review)
 app.command(epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test")(score)
 app.command(epilog="Example: bpals doctor --json")(doctor)
-
-
-@dataclass(slots=True)
-class Invocation:
-    """What holds for every command of one call."""
-
-    debug: bool = False
 
 
 def _print_version(wanted: bool) -> None:
@@ -103,7 +96,8 @@ def obey(arguments: Sequence[str], commands: typer.Typer = app) -> int:
     except Exception as error:  # noqa: BLE001  the one place that may: what nobody foresaw is our bug, and is shown whole
         return _unforeseen(error, arguments)
     if code == INTERRUPTED:
-        _say(f"interrupted; nothing is left half-written. The same command starts again: {_typed(arguments)}")
+        again = "goes on" if invocation.goes_on else "starts again"
+        _say(f"interrupted; nothing is left half-written. The same command {again}: {_typed(arguments)}")
     return code if isinstance(code, int) else 0
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bpals.cli.scoretables import sheet
+from bpals.plural import several
 from bpals.studyprogress import study_progress
 
 WIDTH = 110
@@ -90,11 +91,6 @@ def _sentences(told: Row) -> list[str]:
             f"wider than {least['width']:g}; agreement from films of {least['patients']} patients on"
         )
     return [*lines, told["stopping"]["words"]]
-
-
-def several(number: int, noun: str) -> str:
-    """Write a number with its noun: 1 lesson, 2 lessons."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _errors(rows: Sequence[Row]) -> tuple[str, list[list[str]]]:

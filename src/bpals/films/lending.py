@@ -14,6 +14,7 @@ from typing import Self
 from bpals.films.gzipped import gzipped
 from bpals.films.holder import Holder, Readers, Spot
 from bpals.films.refused import Refused
+from bpals.plural import several
 from bpals.types import Notice, Refusal
 
 MISSING = Refusal(code="missing", message="no file under --images has its name")
@@ -57,7 +58,8 @@ class Lending:
             return ()
         tars = sorted({self._holders[spot.holder].path.name for spot in slow})
         words = (
-            f"{len(slow):,} films lie in compressed tars ({', '.join(tars[:3])}{', ...' if len(tars) > 3 else ''}), "
+            f"{several(len(slow), 'film lies', 'films lie')} in compressed tars "
+            f"({', '.join(tars[:3])}{', ...' if len(tars) > 3 else ''}), "
             "which are unpacked up to the film that is wanted: at first some seconds to minutes a film. "
             "Unpacked to plain tars they open at once: gunzip, bunzip2 or unxz them"
         )

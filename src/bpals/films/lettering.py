@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,8 +19,10 @@ from bpals.films.passage import Passage
 from bpals.films.prepare import decode
 from bpals.films.refused import Refused
 from bpals.films.shelf import Shelf
+from bpals.telemetry import import_silent
 from bpals.types import Refusal
 
+OCR = "rapidocr_onnxruntime"
 SURE = 0.8
 """The OCR's own confidence below which a word is not believed."""
 LONG = 4
@@ -65,9 +66,7 @@ class Lettering:
 
     def begin(self) -> Callable[[bytes], Lettered | Refusal]:
         """Load the OCR, and give what reads one film."""
-        from rapidocr_onnxruntime import RapidOCR  # noqa: PLC0415  an extra
-
-        read = RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1)
+        read = import_silent(OCR).RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1)
 
         def look(content: bytes) -> Lettered | Refusal:
             try:
@@ -114,10 +113,10 @@ class Spelling(Passage[Lettered, Lettered]):
 
 def spelt(shelf: Shelf, image_ids: Iterable[str], *, workers: int | None = None) -> Spelling:
     """Read what is written on films; 0 workers read in this process."""
-    if find_spec("rapidocr_onnxruntime") is None:
+    if find_spec(OCR) is None:
         raise MissingExtra.of("Reading text on films", "ocr")
     try:
-        import_module("rapidocr_onnxruntime")
+        import_silent(OCR)
     except ImportError as error:
         raise UsageError(
             f"the OCR is installed and cannot be loaded ({error}). On Debian type: apt-get install libgl1 "

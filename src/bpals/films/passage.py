@@ -13,6 +13,7 @@ from typing import Generic, Self, TypeVar
 from bpals.films.crew import MEMORY_BYTES, Crew
 from bpals.films.shelf import Shelf
 from bpals.films.work import M, Work
+from bpals.plural import several
 from bpals.types import Notice, Refusal
 
 G = TypeVar("G")
@@ -190,5 +191,6 @@ def same_films(pairs: Sequence[tuple[str, str]]) -> tuple[Notice, ...]:
     if not pairs:
         return ()
     first, second = pairs[0]
-    words = f"{len(pairs):,} films have the same bytes as another, first {second} as {first}: both are judged"
+    same = several(len(pairs), "film has", "films have")
+    words = f"{same} the same bytes as another, first {second} as {first}: both are judged"
     return (Notice(code="same_film", count=len(pairs), message=words),)

@@ -9,6 +9,7 @@ from bpals.films.holder import HEAD, Entry, Holder, Readers, Spot, count_pixels
 from bpals.films.listing import Listing
 from bpals.films.names import Names, is_archive, is_film, stem
 from bpals.films.refused import Refused
+from bpals.plural import several
 from bpals.types import Notice, Refusal
 
 
@@ -77,8 +78,9 @@ class Survey:
         damage = f" ({self._damages[0]})" if self._damages else ""
         if self._names is None or not self._strangers:
             return f"{damage}. Name a folder, a tar or a zip of PNG, JPEG or DICOM files"
+        others = several(self._strangers, "is", "are")
         return (
-            f" of this dataset{damage}: {self._strangers:,} are there, none is called {self._names.first}. "
+            f" of this dataset{damage}: {others} there, none is called {self._names.first}. "
             "NIH is the default dataset; name your own with --source table:FILE --mapping FILE.toml"
         )
 
@@ -86,19 +88,27 @@ class Survey:
         """Count what is odd."""
         if missing:
             whole = len(missing) + len(self.spots)
-            words = f"{len(missing):,} of {whole:,} films are not under {place}, the first is {missing[0]}: not judged"
+            gone = (
+                f"{len(missing):,} of {several(whole, 'film')} {'is' if len(missing) == 1 else 'are'} not under {place}"
+            )
+            words = f"{gone}, the first is {missing[0]}: not judged"
             yield Notice(code="films_missing", count=len(missing), message=words)
         if self._strangers:
-            words = f"{self._strangers:,} films under {place} are not in the dataset: not read"
+            one, more = f"film under {place} is", f"films under {place} are"
+            words = f"{several(self._strangers, one, more)} not in the dataset: not read"
             yield Notice(code="films_unasked", count=self._strangers, message=words)
         if self._rivals:
-            words = f"{len(self._rivals):,} films lie under {place} more than once: the largest was taken"
+            twice = several(len(self._rivals), "film lies", "films lie")
+            words = f"{twice} under {place} more than once: the largest was taken"
             yield Notice(code="film_copies", count=len(self._rivals), message=words)
         for refusal, count in sorted(self._refused.items(), key=lambda item: item[0].code):
-            words = f"{count:,} files under {place} are not read, each because {refusal.message}"
+            one, more = f"file under {place} is not read,", f"files under {place} are not read, each"
+            words = f"{several(count, one, more)} because {refusal.message}"
             yield Notice(code="files_refused", count=count, message=words)
         if self._nested:
-            words = f"{self._nested:,} archives inside archives under {place} were not opened: unpack the outer ones"
+            one = f"archive inside an archive under {place} was not opened: unpack the outer one"
+            more = f"archives inside archives under {place} were not opened: unpack the outer ones"
+            words = several(self._nested, one, more)
             yield Notice(code="archives_nested", count=self._nested, message=words)
         for damage in self._damages:
             yield Notice(code="archive_damaged", count=1, message=f"{damage}: its other films are read")

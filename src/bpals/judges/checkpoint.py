@@ -274,11 +274,10 @@ def _judge(
     kind, path, sha256 = origin
     licence = chosen.licence or recipe.licence
     trained = chosen.trained_on_target or recipe.trained_on_target
-    named = recipe.name if kind != "onnx" else path.stem
     # The makers of `xrv` publish thresholds that they move to .5; here its sigmoid is taken as it is.
     calibration = {"op_threshs": "not applied"} if kind == "xrv" else {}
     card = JudgeCard(
-        judge=re.sub(r"[^a-z0-9._-]+", "-", named.lower()).strip("-._") or kind,
+        judge=re.sub(r"[^a-z0-9._-]+", "-", recipe.name.lower()).strip("-._") or kind,
         kind="image",
         version=VERSION,
         model=f"{kind}:{path.name}",

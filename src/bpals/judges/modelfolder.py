@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from bpals.errors import JudgeError, MissingExtra, UsageError
+from bpals.telemetry import import_silent
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -187,7 +187,7 @@ def _licence(readme: Path) -> str:
 def import_package(name: str, model: str) -> Any:
     """Import a package of the extra, or say which line installs it."""
     try:
-        return import_module(name)
+        return import_silent(name)
     except ModuleNotFoundError:
         raise MissingExtra.of(f"hf:{model}", "torch") from None
 

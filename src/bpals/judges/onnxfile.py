@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bpals.errors import JudgeError, MissingExtra
+from bpals.judges.weights import stranger
+from bpals.telemetry import import_silent
 
 QUIET = 4
 """The level of onnxruntime's log at which it says nothing: what is wrong comes as an exception."""
@@ -33,11 +35,12 @@ class OnnxFile:
             )
         runtime = _runtime()
         self.engine = f"onnxruntime {runtime.__version__}"
-        self._faults = _faults()
+        self._faults = _faults(runtime)
         try:
             self._session = runtime.InferenceSession(content, _options(runtime), providers=["CPUExecutionProvider"])
         except self._faults as error:
-            raise JudgeError(f"{self.path} is no ONNX file that onnxruntime can run: {_line(error)}") from None
+            why = f"it is {what}" if (what := stranger(content)) else _line(error)
+            raise JudgeError(f"{self.path} is no ONNX file that onnxruntime can run: {why}") from None
         self.inputs: dict[str, tuple[str, list[Any]]] = {
             node.name: (node.type, list(node.shape)) for node in self._session.get_inputs()
         }
@@ -63,10 +66,9 @@ def _read(path: Path) -> bytes:
 
 def _runtime() -> Any:
     try:
-        import onnxruntime  # noqa: PLC0415  an extra
+        return import_silent("onnxruntime")
     except ImportError:
         raise MissingExtra.of("An ONNX file", "probe") from None
-    return onnxruntime
 
 
 def _options(runtime: Any) -> Any:
@@ -78,10 +80,9 @@ def _options(runtime: Any) -> Any:
     return options
 
 
-def _faults() -> tuple[type[Exception], ...]:
+def _faults(runtime: Any) -> tuple[type[Exception], ...]:
     """List what onnxruntime raises: a dozen kinds without a common name."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as raised  # noqa: PLC0415  an extra
-
+    raised = runtime.capi.onnxruntime_pybind11_state
     kinds = (getattr(raised, name) for name in dir(raised))
     own = tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
     return (*own, RuntimeError, ValueError)

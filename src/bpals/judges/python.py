@@ -11,6 +11,7 @@ from types import ModuleType
 
 from bpals.errors import UnknownName, UsageError
 from bpals.judges.protocol import ChatJudge, ImageJudge
+from bpals.telemetry import silence
 
 MISTAKES = (AttributeError, ImportError, LookupError, NameError, SyntaxError, TypeError, ValueError)
 """What a file may raise that somebody has just written."""
@@ -24,6 +25,7 @@ def load(target: str, revision: str = "") -> ImageJudge | ChatJudge:
     place, _, name = target.rpartition(":")
     if not place:
         place, name = target, ""
+    silence()  # the file may import what reports to its makers
     module = _file(Path(place), where) if place.endswith(".py") else _module(place, where)
     judges = {key: value for key, value in vars(module).items() if isinstance(value, ImageJudge | ChatJudge)}
     # A class looks like its instances to a runtime protocol; only what was made can be asked.

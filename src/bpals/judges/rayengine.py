@@ -7,6 +7,7 @@ number, so that the totals always add up. Ray keeps nothing for us: the ledger d
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import itertools
 import logging
@@ -15,17 +16,19 @@ import pickle
 import platform
 import queue
 import secrets
+import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Generic
 
 from bpals.errors import BpalsError, JudgeError, MissingExtra, Stopped, UsageError
 from bpals.judges.engine import Hire, R, Results, T
+from bpals.plural import several
 
 OLDEST = (2, 52)
 """The first Ray that can be closed to strangers: before, whoever reaches it runs code on it."""
@@ -36,8 +39,9 @@ ROUNDS = 3
 """How often what Ray has lost is given to it, while nothing of it comes back."""
 PATIENCE_S = 900.0
 LOOK_UP_S = 0.2
+STDERR = 2
 CLOSE_S = 5.0
-"""How long workers may finish what they are at when nobody wants it any more."""
+"""How long a Ray that is ended is waited for."""
 STORE_BYTES = 512 << 20
 """The object store of a Ray that we start ourselves: blocks and answers are small."""
 
@@ -50,6 +54,12 @@ _QUIET = {
 """What Ray reads of its surroundings: it reports nothing to anybody, speaks only when it dies, and does not start
 another of itself when it was ended in the middle of something."""
 _AUTH = "RAY_AUTH_MODE"
+_FILTER = (
+    "import os, re\n"
+    "while heard := os.read(0, 65536):\n"
+    "    os.write(2, re.sub(rb'[^\\n]*Set ray log level from environment[^\\n]*\\n', b'', heard))"
+)
+"""What stands between Ray and stderr while it starts: it greets with a line about how quiet it will be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +73,8 @@ class RayEngine:
     """What each worker holds of a GPU."""
     patience_s: float = PATIENCE_S
     """How long no result may come before the run is stopped: Ray is known to hang on lost devices."""
+    say: Callable[[str], None] = field(default=lambda _sentence: None, compare=False, repr=False)
+    """Told what a user waits for while nothing comes yet."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -136,13 +148,11 @@ class _Stream(Generic[T, R]):
         raise StopIteration
 
     def close(self) -> None:
-        """Let the workers go, and end a Ray that was started here; one that does not let go is ended at once."""
+        """Let the workers go; what they are at is lost, so that a Ray that was started here is ended at once."""
         self._closing.set()
-        if self._thread is not None:
-            self._thread.join(timeout=CLOSE_S)
-            if self._thread.is_alive():
-                self._session.end()
-                self._thread.join(timeout=CLOSE_S)
+        if self._thread is not None and self._thread.is_alive():
+            self._session.end()
+            self._thread.join(timeout=2 * CLOSE_S)
 
     def _put(self, what: str, given: Any) -> bool:
         """Hand something over; say whether anybody still wants it."""
@@ -161,6 +171,7 @@ class _Stream(Generic[T, R]):
 
         try:
             with self._session:
+                self._engine.say("Ray has started, and its workers load the judge: the first films take longest")
                 numbered = _pickled(self._tasks)
                 while not self._closing.is_set() and (chunk := dict(_chunk(numbered))):
                     self._do(chunk)
@@ -180,8 +191,10 @@ class _Stream(Generic[T, R]):
         while waiting and not self._closing.is_set():
             before, why = len(waiting), "they did not come back"
             try:
-                for number, body in _streamed(self._engine, waiting, self._hire, self._closing):
+                for number, body in _streamed(self._engine, waiting, self._hire):
                     if waiting.pop(number, None) is not None and not self._hand_over(body):
+                        # Before the stream is: workers that it kills one by one are reported by Ray as failures.
+                        self._session.end()
                         return
             except ray.exceptions.RayError as error:
                 why = _first_line(error)
@@ -252,9 +265,7 @@ class Desk:
             return _dumps(JudgeError(words))
 
 
-def _streamed(
-    engine: RayEngine, waiting: Mapping[int, bytes], hire: Hire[Any, Any], closing: threading.Event
-) -> Iterator[tuple[int, bytes]]:
+def _streamed(engine: RayEngine, waiting: Mapping[int, bytes], hire: Hire[Any, Any]) -> Iterator[tuple[int, bytes]]:
     """Run one stream of Ray Data over the tasks that wait: number and result as they come."""
     import ray.data  # noqa: PLC0415  an extra
 
@@ -274,8 +285,6 @@ def _streamed(
         batches = iter(stream.iter_batches(batch_size=None, prefetch_batches=0, batch_format="numpy"))
         for batch in batches:
             yield from zip((int(number) for number in batch["number"]), map(bytes, batch["result"]), strict=True)
-            if closing.is_set():
-                return
 
 
 class RaySession:
@@ -324,15 +333,18 @@ class RaySession:
     def _begin(self, ray: Any) -> None:
         engine = self._engine
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-        if engine.address is not None:
-            ray.init(address=engine.address, **quiet)
-        else:
-            ray.init(
-                num_cpus=engine.workers,
-                include_dashboard=False,
-                object_store_memory=STORE_BYTES,
-                **quiet,
-            )
+        with _without_greeting():
+            if engine.address is not None:
+                engine.say(f"Ray at {engine.address} is joined")
+                ray.init(address=engine.address, **quiet)
+            else:
+                engine.say(f"Ray starts on this machine, for {several(engine.workers, 'worker')}")
+                ray.init(
+                    num_cpus=engine.workers,
+                    include_dashboard=False,
+                    object_store_memory=STORE_BYTES,
+                    **quiet,
+                )
         self._ours = True
 
     def _check(self, there: Mapping[str, float]) -> None:
@@ -355,3 +367,23 @@ class RaySession:
 
             self._ours = False
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _without_greeting() -> Iterator[None]:
+    """Leave one known line of Ray out of stderr; the rest passes at once, also the last words of one that dies."""
+    usual, (heard, told) = os.dup(STDERR), os.pipe()
+    # A process, so that it outlives this one, in a session of its own, so that Ctrl-C does not end it.
+    passing = subprocess.Popen(  # noqa: S603  our own words
+        [sys.executable, "-c", _FILTER], stdin=heard, stderr=usual, start_new_session=True
+    )
+    os.dup2(told, STDERR)
+    os.close(told)
+    os.close(heard)
+    try:
+        yield
+    finally:
+        os.dup2(usual, STDERR)
+        os.close(usual)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process of Ray may speak through it for longer
+            passing.wait(timeout=CLOSE_S)

@@ -89,7 +89,7 @@ def find_recipe(kind: str, file: str, wanted: str | Path = "", said: Mapping[str
     recipe = Recipe(name=f"{kind}-{chosen}" if chosen else kind, **_tuples(base))
     if known and not chosen and {"nih", "all"} & words:
         recipe = replace(recipe, trained_on_target="yes", evidence=f"Its name, {file}, says so.")
-    return _checked(replace(recipe, **_tuples({"name": Path(wanted).stem, **own})) if own else recipe, str(wanted))
+    return _checked(replace(recipe, **_tuples({"name": Path(file).stem, **own})) if own else recipe, str(wanted))
 
 
 def _shipped() -> dict[str, dict[str, Any]]:

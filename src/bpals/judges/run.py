@@ -369,7 +369,8 @@ class Session:
 
     def _snapshot(self) -> Snapshot:
         board = self._board
-        in_flight, limit = (board.in_flight, board.limit) if board else (len(self._working), 1)
+        # A judge in this process has nothing in flight, and no limit to it.
+        in_flight, limit = (board.in_flight, board.limit) if board else (0, 0)
         return self._meter.snapshot(time.monotonic(), in_flight=in_flight, limit=limit)
 
     def _tally(self) -> Tally:

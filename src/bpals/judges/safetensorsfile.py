@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bpals.judges.torchfile import Unreadable
+from bpals.judges.torchfile import AGAIN, Unreadable
 
 LARGEST_HEADER = 100_000_000
 """Bytes: the format's own limit."""
@@ -52,7 +52,7 @@ def read_safetensors(content: bytes) -> dict[str, Array]:
     """Read every tensor, or raise Unreadable."""
     (length,) = struct.unpack("<Q", content[:8])
     if length > min(LARGEST_HEADER, len(content) - 8):
-        raise Unreadable(f"its header should have {length:,} bytes, and the whole file has {len(content):,}")
+        raise Unreadable(f"its header should have {length:,} bytes, and the whole file has {len(content):,}. {AGAIN}")
     body = memoryview(content)[8 + length :]
     places = sorted(_places(content[8 : 8 + length]))
     _check_cover(places, len(body))
@@ -95,7 +95,7 @@ def _check_cover(places: list[_Place], size: int) -> None:
         reached = place.end
     if reached != size:
         what = "is cut off" if reached > size else "goes on after its last tensor"
-        raise Unreadable(f"its tensors have {reached:,} bytes, and {size:,} are there: it {what}")
+        raise Unreadable(f"its tensors have {reached:,} bytes, and {size:,} are there: it {what}. {AGAIN}")
 
 
 def _array(place: _Place, body: memoryview) -> Array:

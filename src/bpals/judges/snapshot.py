@@ -18,6 +18,8 @@ WINDOW_S = 15.0
 class Snapshot:
     """How far a run is; everything but `attempts` and `in_flight` counts what is safely written."""
 
+    stage: str = ""
+    """What is being done, where it is not asking about films or looking at them."""
     films_done: int = 0
     films_all: int = 0
     replies: int = 0

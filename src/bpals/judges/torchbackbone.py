@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bpals.errors import JudgeError, UsageError
+from bpals.errors import JudgeError, UsageError, install_line
 from bpals.judges.modelfolder import find_model, first_line, import_package
 from bpals.judges.torchvisionops import mend_torchvision
 from bpals.judges.transformer import quiet
@@ -105,7 +105,7 @@ def open_timm(model: str, revision: str) -> TorchBackbone:
     torch = import_package("torch", model)
     mend_torchvision()
     if find_spec("timm") is None:
-        raise UsageError(f"timm:{model} needs timm. Type: pip install timm (with the torch that you have)")
+        raise UsageError(f"timm:{model} needs timm. Type: {install_line(package='timm')}")
     timm = import_package("timm", model)
     folder = Path(model).expanduser()
     if folder.is_dir() and not (folder / "model.safetensors").is_file():

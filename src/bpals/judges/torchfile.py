@@ -27,6 +27,8 @@ MAGIC = 0x1950A86A20F9469CFC6C
 """The first number of the older format."""
 HIGHEST = 1001
 """The version of the older format: there is no other."""
+AGAIN = "Download it again, and compare its sha256 with the one that its makers publish"
+"""What to do about a file that is not whole."""
 
 Array = npt.NDArray[Any]
 
@@ -176,11 +178,14 @@ def read_torch(content: bytes) -> TorchFile:
     try:
         return _read_zip(content) if content[:4] == b"PK\x03\x04" else _read_pickles(content)
     except zipfile.BadZipFile as error:
-        raise Unreadable(f"it is no whole zip ({error})") from None
+        raise Unreadable(
+            f"it begins as a zip of torch's and is no whole one ({error}; {len(content):,} bytes): "
+            f"a download that was cut off or damaged. {AGAIN}"
+        ) from None
     except (struct.error, EOFError):
-        raise Unreadable("it is cut off") from None
+        raise Unreadable(f"it is cut off. {AGAIN}") from None
     except (pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
-        raise Unreadable(f"it is no torch file ({' '.join(str(error).split())[:120]})") from None
+        raise Unreadable(f"it is no torch file ({' '.join(str(error).split())[:120]}). {AGAIN}") from None
     except (MemoryError, OverflowError):
         raise Unreadable("it asks for more memory than a file of weights may") from None
 
@@ -218,7 +223,7 @@ def _read_pickles(content: bytes) -> TorchFile:
     for key in _Inert(stream).load():
         (count,) = struct.unpack("<q", stream.read(8))
         if key not in inert.sizes or not 0 <= count * inert.sizes[key] <= len(content) - stream.tell():
-            raise Unreadable(f"storage {key!r} is cut off, or nothing lies in it")
+            raise Unreadable(f"storage {key!r} is cut off, or nothing lies in it. {AGAIN}")
         start = stream.tell()
         stream.seek(start + count * inert.sizes[key])
         storages[key] = memoryview(content)[start : stream.tell()]

@@ -6,6 +6,7 @@ Nothing in the file is run, whatever it is called: what it is, its first bytes s
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from bpals.errors import JudgeError
 from bpals.judges.safetensorsfile import is_safetensors, read_safetensors
-from bpals.judges.torchfile import Husk, Tensor, TorchFile, Unreadable, read_torch
+from bpals.judges.torchfile import AGAIN, Husk, Tensor, TorchFile, Unreadable, read_torch
 
 LARGEST = 8 * 2**30
 """Bytes of a file, at most; a DenseNet-121 has 28 million, a ResNet-50 100."""
@@ -25,11 +26,10 @@ WRAPPED = ("state_dict", "model_state_dict", "model_state", "model", "net", "net
 """Under which names people save the weights beside an epoch and an optimiser."""
 STRANGERS: Mapping[bytes, str] = {
     b"\x89HDF": "HDF5, as Keras saves it. Convert it to ONNX and type onnx:FILE",
-    b"<!DO": "a web page. Download the file itself",
-    b"<htm": "a web page. Download the file itself",
-    b"vers": "a pointer to a file in Git LFS. Get the file itself with: git lfs pull",
+    b"<": f"a web page that was saved in the place of the file. {AGAIN}",
+    b"version https://git-lfs": "a pointer to a file in Git LFS. Get the file itself with: git lfs pull",
 }
-"""How files begin that people name by mistake."""
+"""How files begin that people name by mistake; no file of weights begins so."""
 
 Array = npt.NDArray[Any]
 
@@ -76,17 +76,21 @@ def read_weights(path: Path, sha256: str = "") -> Weights:
     except Unreadable as why:
         raise JudgeError(f"{path} cannot be loaded: {why}") from None
     except struct.error:
-        raise JudgeError(f"{path} cannot be loaded: it is cut off. Get it again") from None
+        raise JudgeError(f"{path} cannot be loaded: it is cut off. {AGAIN}") from None
     except (TypeError, ValueError, AttributeError, LookupError) as error:  # a dict whose methods a pickle has covered
-        raise JudgeError(f"{path} cannot be loaded: it is no torch file ({error}). Get it again") from None
+        raise JudgeError(f"{path} cannot be loaded: it is no torch file ({error}). {AGAIN}") from None
     return Weights(path=path, sha256=found, form=file.form, arrays=arrays, said=said)
 
 
+def stranger(content: bytes) -> str:
+    """Say what a file is that is no file of weights at all, and what to do; empty where its beginning does not tell."""
+    begins = content[:64].removeprefix(codecs.BOM_UTF8).lstrip()
+    known = (what for beginning, what in STRANGERS.items() if begins.startswith(beginning))
+    return next(known, "" if content else f"empty. {AGAIN}")
+
+
 def _refuse_strangers(content: bytes) -> None:
-    begins = content[:4]
-    if not content:
-        raise Unreadable("it is empty. Get it again")
-    if what := STRANGERS.get(begins):
+    if what := stranger(content):
         raise Unreadable(f"it is {what}")
     if content[257:262] == b"ustar":
         raise Unreadable(

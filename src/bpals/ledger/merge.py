@@ -44,7 +44,7 @@ class Taken:
     """What one batch of films brought."""
 
     new: int = 0
-    known: int = 0
+    """Films that were not here; controls are none."""
     clashes: list[Clash] | None = None
 
 
@@ -125,7 +125,7 @@ def take_films(
     put_films(connection, statements, asking, judge_id, ours.values())
     for key, there in known.items():
         add_attempts(connection, statements, there.film_id, ours[key])
-    return Taken(new=len(ours) - len(known), known=len(known), clashes=clashes)
+    return Taken(new=sum(not control for _, control in ours.keys() - known.keys()), clashes=clashes)
 
 
 def _renumbered(film: FilmRows, numbers: Mapping[int, int]) -> FilmRows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, inspect, select
 
-from bpals.errors import WorkspaceError
+from bpals.errors import WorkspaceError, install_line
 from bpals.ledger.place import OURS
 from bpals.ledger.receipt import RECEIPTS
 from bpals.ledger.reviewschema import REVIEW_TABLES
@@ -52,7 +52,7 @@ def refuse_newer(where: str, found: int, known: Sequence[Migration]) -> None:
     if found > known[-1].number:
         raise WorkspaceError(
             f"{where} was written by a newer bpals: it has tables {found}, and bpals {VERSION} knows "
-            f"{known[-1].number}. Type: pip install --upgrade bpals"
+            f"{known[-1].number}. Type: git pull (in the folder of bpals), then {install_line()}"
         )
 
 

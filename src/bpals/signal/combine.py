@@ -41,7 +41,7 @@ class Combined:
     """Judge -> finding -> its share of the weight, where anybody is heeded."""
     families: Families
     apart: tuple[Matrix, ...] = ()
-    """Where asked for, what each family says: its logit of every pair; NaN where it did not answer or is not heard."""
+    """Where asked for, what each family says on average: its logit of every pair; NaN where it is not heard."""
 
     @property
     def effective(self) -> dict[str, float]:
@@ -64,7 +64,8 @@ class _Answer:
 def combine(pairs: Pairs, voices: Sequence[Voice], patients: pl.Series, fold: Ints, *, apart: bool = False) -> Combined:
     """Pool the record's answers with those of the image judges that are heeded; each voice knows where it is.
 
-    With `apart` it also says what each family says by itself.
+    With `apart` it also says what each family says by itself, its members heard alike: what claims taught of them is
+    for a pool that knows nothing better.
     """
     p_present, spread, answered = pairs.p_present.copy(), pairs.spread.copy(), pairs.answered.copy()
     for voice in voices:
@@ -84,6 +85,10 @@ def combine(pairs: Pairs, voices: Sequence[Voice], patients: pl.Series, fold: In
     )
     with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
         made = list(hands.map(lambda place: _answer(laid, place, kin, dealt), range(len(pairs.findings))))
+        alike = made
+        if apart and any(len(family) > 1 for family in kin.members):
+            places = range(len(pairs.findings))
+            alike = list(hands.map(lambda place: _answer(laid, place, kin, dealt, alike=True), places))
     for place, (finding, answer) in enumerate(zip(pairs.findings, made, strict=True)):
         if answer is None:
             _note(shares, finding, alone)
@@ -98,7 +103,7 @@ def combine(pairs: Pairs, voices: Sequence[Voice], patients: pl.Series, fold: In
         moved=moved,
         shares={judge: dict(its) for judge, its in shares.items()},
         families=kin,
-        apart=_apart(pairs, kin, made) if apart else (),
+        apart=_apart(pairs, kin, alike) if apart else (),
     )
 
 
@@ -112,13 +117,18 @@ def _apart(pairs: Pairs, kin: Families, made: Sequence[_Answer | None]) -> tuple
     return laid
 
 
-def _answer(pairs: Pairs, place: int, kin: Families, dealt: Dealt) -> _Answer | None:
-    """Ask the record and the families about one finding; None where no image judge is heeded."""
+def _answer(pairs: Pairs, place: int, kin: Families, dealt: Dealt, *, alike: bool = False) -> _Answer | None:
+    """Ask the record and the families about one finding; None where no image judge is heeded.
+
+    With `alike` a family speaks by the mean of its members, and not as claims weigh them.
+    """
     heeded = {number: [voice for voice in family if voice.heeded[place]] for number, family in enumerate(kin.members)}
     heard = {number: family for number, family in heeded.items() if family}
     if not heard:
         return None
     evidence = [np.stack([voice.evidence[:, place] for voice in family], axis=1) for family in heard.values()]
+    if alike:
+        evidence = [_mean(each)[:, None] for each in evidence]
     here = dealt.only(~np.logical_and.reduce([np.isnan(each).all(axis=1) for each in evidence]))
     films = here.films
     state = pairs.states[:, place][films]
@@ -127,6 +137,12 @@ def _answer(pairs: Pairs, place: int, kin: Families, dealt: Dealt) -> _Answer | 
     told = np.array([False, *(family[0].told for family in heard.values())])
     pooled = pool([record, *stacks], state, here, told)
     return _Answer(heard=heard, films=films, pooled=pooled, weights=[each.weights for each in stacks])
+
+
+def _mean(evidence: Matrix) -> Matrix:
+    """Average the members that spoke of a film; NaN where none did."""
+    spoke = (~np.isnan(evidence)).sum(axis=1)
+    return np.where(spoke > 0, np.nansum(evidence, axis=1) / np.maximum(spoke, 1), np.nan)
 
 
 def _note(shares: dict[str, dict[str, float]], finding: str, its: Mapping[str, float]) -> None:

@@ -80,7 +80,7 @@ def read_embedded(name: str, folder: Path | None = None) -> bytes:
     except OSError:
         content = b""
     if sha256(content) != EMBEDDED[name]:
-        again = "Type: pip install --force-reinstall --no-deps bpals"
+        again = "Type: git checkout -- src/bpals/sources/embedded (in the folder of bpals)"
         raise SourceError(f"the embedded record is damaged: {place} is not the file that was published. {again}")
     return content
 

@@ -154,8 +154,9 @@ def _judged(judges: Sequence[Row]) -> list[tuple[str, ...]]:
     ]
     costs = [judge["cost"] or {} for judge in judges]
     for name, words in COST.items():
-        rows.append((words, *(count(cost[name]) if cost else "" for cost in costs)))
-    rows.append(("tokens a film", *(f"{cost['tokens_per_film']:,.0f}" if cost else "" for cost in costs)))
+        rows.append((words, *(count(cost[name]) if name in cost else "" for cost in costs)))
+    a_film = "tokens_per_film"
+    rows.append(("tokens a film", *(f"{cost[a_film]:,.0f}" if a_film in cost else "" for cost in costs)))
     rows.append(
         ("time a film, requests added up", *(seconds(cost["seconds_per_film"]) if cost else "" for cost in costs))
     )

@@ -4,8 +4,8 @@
 
 r is what reviews made of the record judge alone; it was learned from all reviewed films, and the few numbers a to d
 from those that an image judge saw. The pool's weights come from claims, which cannot teach how far a judge may be
-believed; they stand until there are enough reviewed errors, and longer if they do better. Films that no image judge saw
-keep the record's answer.
+believed; they stand until there are enough reviewed errors, and longer if they do better. So z_f hears the members of a
+family alike. Films that no image judge saw keep the record's answer.
 """
 
 from __future__ import annotations

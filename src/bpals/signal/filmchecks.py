@@ -12,7 +12,7 @@ from bpals.signal.sentences import Sentences
 
 COLUMN = "film_checks"
 WORDS: Mapping[str, pl.Expr] = {
-    "blank": pl.lit("the film shows nothing, or next to nothing: it can confirm no label, and the record alone speaks"),
+    "blank": pl.lit("the film shows nothing, or next to nothing, so it confirms no label and the record alone speaks"),
     "inverted": pl.lit("the film looks inverted, white where films are black"),
     "turned": pl.format(
         "the film {}, turned {} degrees anticlockwise",

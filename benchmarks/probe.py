@@ -216,14 +216,14 @@ def memory(given: Given) -> bool:
 
 
 def _memory_of_runs(given: Given) -> bool:
-    """Run the probe whole over real films: this process, and the greatest of those that look at films for it."""
+    """Run the probe whole over real films, in a process that gathers what another one looked at."""
     print("\na whole run over real films, one process that looks\n")
-    print("| films | seconds (CPU) | most memory, MB | of a process that looks, MB |\n|---|---|---|---|")
+    print("| films | seconds (CPU) | most memory, MB |\n|---|---|---|")
     peaks = {}
     for count in (FILMS, 4 * FILMS):
         told = _child("--look", str(count), "--images", str(given.images))
-        peaks[count] = told["peak_mb"] + told["eye_mb"]
-        _row(f"{count:,}", f"{told['cpu_s']:.0f}", f"{told['peak_mb']:.0f}", f"{told['eye_mb']:.0f}")
+        peaks[count] = told["peak_mb"]
+        _row(f"{count:,}", f"{told['cpu_s']:.0f}", f"{told['peak_mb']:.0f}")
     grown = (peaks[4 * FILMS] - peaks[FILMS]) * 1e6 / (3 * FILMS)
     print(f"\n{grown:,.0f} bytes more a film")
     return bool(grown <= MOST_LOOKING_BYTES)
@@ -271,7 +271,7 @@ def learn(count: int) -> None:
     noise: Features = Noise(films["image_id"].to_list())
     began = time.process_time()
     ProbeJudge().read(films, claims, dataset.vocabulary, noise)
-    print(json.dumps({"cpu_s": time.process_time() - began, "peak_mb": _peak_mb(resource.RUSAGE_SELF)}))
+    print(json.dumps({"cpu_s": time.process_time() - began, "peak_mb": _peak_mb()}))
 
 
 def look(images: Path, count: int) -> None:
@@ -279,12 +279,11 @@ def look(images: Path, count: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         run_probe(images=images, workspace=place, order=Order(limit_images=count, workers=1))
     used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    told = {"cpu_s": sum(each.ru_utime + each.ru_stime for each in used), "peak_mb": _peak_mb(resource.RUSAGE_SELF)}
-    print(json.dumps({**told, "eye_mb": _peak_mb(resource.RUSAGE_CHILDREN)}))
+    print(json.dumps({"cpu_s": sum(each.ru_utime + each.ru_stime for each in used), "peak_mb": _peak_mb()}))
 
 
-def _peak_mb(whose: int) -> float:
-    return resource.getrusage(whose).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
 
 
 def _features(given: Given) -> Features:

@@ -2,7 +2,7 @@
 
 onnxruntime writes a device id and a queue of events into the user's cache and calls home; the packages of Hugging Face
 say what they load and on what. They read their surroundings once, when they are imported: so what stands in
-`OFF` is set first, whatever was set before. Ray's own switch is in `judges/rayengine.py`, with the rest of its start.
+`OFF` is set first, whatever was set before; Ray is started after `silence`.
 """
 
 from __future__ import annotations

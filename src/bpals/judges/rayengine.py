@@ -29,6 +29,7 @@ from typing import Any, Generic
 from bpals.errors import BpalsError, JudgeError, MissingExtra, Stopped, UsageError
 from bpals.judges.engine import Hire, R, Results, T
 from bpals.plural import several
+from bpals.telemetry import silence
 
 OLDEST = (2, 52)
 """The first Ray that can be closed to strangers: before, whoever reaches it runs code on it."""
@@ -46,7 +47,6 @@ STORE_BYTES = 512 << 20
 """The object store of a Ray that we start ourselves: blocks and answers are small."""
 
 _QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ENABLE_AUTO_CONNECT": "0",
@@ -300,6 +300,7 @@ class RaySession:
 
     def prepare(self) -> None:
         """Set up what Ray reads when it is imported, and import it."""
+        silence()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name, value in (_QUIET | self._closed()).items():

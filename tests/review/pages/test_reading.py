@@ -9,6 +9,7 @@ SECOND = "document.getElementById('sheet').dataset.phase === 'second'"
 SAVED = "document.getElementById('sending').dataset.state === 'saved'"
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
 NOTHING = "!document.getElementById('nothing').hidden"
+FETCHED = "performance.getEntriesByType('resource').filter(each => each.name.includes('/films/')).length"
 CALM_MS = 650
 """A little longer than Enter is deaf after the reveal."""
 
@@ -134,9 +135,33 @@ def test_a_skipped_case_can_be_had_back(hall, enter):
         case = window.inner_text("#case")
         press(window, "s")
         until(window, "words => document.getElementById('case').textContent !== words", case)
+        until(window, SAVED)
     until(window, NOTHING)
     window.click("#bring-back")
     until(window, BLIND)
+
+
+def test_what_comes_next_is_not_taken_from_an_answer_that_is_out_of_date(hall, enter):
+    """Asked before Undo and answered after it, the room names the case on the screen; skipped, it does not come again."""
+    room = hall(browsing.case_films(2))
+    window = enter(room)
+    until(window, FILM)
+    until(window, f"{FETCHED} === 2")
+    held = []
+    window.route("**/api/next", lambda route: route.continue_() if held else held.append(route))
+    with window.expect_request("**/api/next"):
+        press(window, "s")
+    until(window, "document.getElementById('case').textContent.startsWith('Case 2')")
+    press(window, "z")
+    until(window, "document.getElementById('case').textContent.startsWith('Case 1')")
+    with window.expect_response("**/api/next"):
+        held[0].continue_()
+    window.wait_for_timeout(CALM_MS)
+    press(window, "s")
+    until(window, "document.getElementById('case').textContent.startsWith('Case 2')")
+    until(window, SAVED)
+    press(window, "s")
+    until(window, NOTHING)
 
 
 def test_a_study_that_asks_wants_every_finding_marked(hall, enter):
@@ -159,12 +184,11 @@ def test_the_next_cases_are_fetched_before_they_are_wanted(hall, enter):
     window = enter(room)
     until(window, FILM)
     until(window, SAVED)
-    fetched = "performance.getEntriesByType('resource').filter(each => each.name.includes('/films/')).length"
-    until(window, f"{fetched} === 3")
+    until(window, f"{FETCHED} === 3")
     press(window, "Enter")
     until(window, "document.getElementById('case').textContent.startsWith('Case 2')")
     assert window.evaluate(FILM) is not None
-    until(window, f"{fetched} === 4")
+    until(window, f"{FETCHED} === 4")
     assert len(room.films.asked) == len(set(room.films.asked)) == 4
 
 

@@ -9,6 +9,7 @@ export function filmOf(reading, n) {
 
 export class Casebook {
   #ahead = [];
+  #turns = 0; // Counts what changes which case is shown: an answer that was asked for before it is out of date.
 
   constructor(store) {
     this.store = store;
@@ -26,7 +27,9 @@ export class Casebook {
 
   /** Give a case that was fetched ahead and is ready to be shown, or null. */
   take() {
-    return this.ready ? this.#ahead.shift().reading : null;
+    if (!this.ready) return null;
+    this.#turns += 1;
+    return this.#ahead.shift().reading;
   }
 
   /** Whether a case is there that can be read blind at once; one that is locked already is asked of the room. */
@@ -36,12 +39,15 @@ export class Casebook {
 
   /** Put the case that is shown back: another one comes before it. */
   putBack(reading) {
+    this.#turns += 1;
     this.#ahead.unshift({ id: reading.reading_id, reading });
   }
 
   /** Learn what comes after the case that is shown, without changing what is shown. */
   async topUp(shown) {
+    const turn = this.#turns;
     const handed = await ask("POST", "/api/next", {});
+    if (turn !== this.#turns) return;
     this.of = handed.reading?.of ?? this.of;
     const ahead = [handed.reading, ...handed.ahead].filter((each) => each && each.reading_id !== shown.reading_id);
     this.#fetchAhead({ reading: shown, ahead });

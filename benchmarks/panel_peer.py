@@ -9,13 +9,14 @@ before the clock starts. Prints one line of JSON; with FINDINGS only so many are
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
 
 import polars as pl
 from crowdkit.aggregation import DawidSkene
+
+from peak import peak_mb
 
 MOST_ITERATIONS = 25
 """A quarter of crowd-kit's own default: on rare findings it would take all of them."""
@@ -46,8 +47,7 @@ def main() -> None:
         model.fit_predict_proba(frame)
         rounds.append(len(model.loss_history_))
     told = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "iterations": rounds}
-    megabyte = 1e6 if sys.platform == "darwin" else 1e6 / 1024
-    print(json.dumps(told | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / megabyte}))
+    print(json.dumps(told | {"peak_mb": peak_mb()}))
 
 
 if __name__ == "__main__":

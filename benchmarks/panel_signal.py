@@ -8,7 +8,6 @@ FOLDER is what `panel_table.py` wrote. Reading it is not measured. Prints one li
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ from bpals.signal.trust import estimate
 from bpals.signal.voices import Ints, Panel, hear
 from bpals.sources import nih
 from bpals.types import Dataset
+from peak import peak_mb
 
 
 def signal(dataset: Dataset, record: pl.DataFrame, eyes: dict[str, pl.DataFrame], fold: Ints) -> pl.DataFrame:
@@ -57,8 +57,7 @@ def main() -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     made = signal(dataset, record, tables, fold)
     told = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "pairs": made.height}
-    megabyte = 1e6 if sys.platform == "darwin" else 1e6 / 1024
-    print(json.dumps(told | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / megabyte}))
+    print(json.dumps(told | {"peak_mb": peak_mb()}))
 
 
 if __name__ == "__main__":

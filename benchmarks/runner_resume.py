@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+
+from peak import peak_mb
 
 FILMS = 112_120
 LEFT = 100
@@ -72,9 +73,7 @@ def resume(path: Path, count: int) -> None:
     seconds = time.perf_counter() - began
     if len(todo) != LEFT:
         sys.exit(f"{len(todo)} films are left and {LEFT} should be")
-    megabyte = 1e6 if sys.platform == "darwin" else 1e6 / 1024
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / megabyte
-    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb}))
+    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb()}))
 
 
 def main() -> int:

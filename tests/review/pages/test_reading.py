@@ -142,7 +142,7 @@ def test_a_skipped_case_can_be_had_back(hall, enter):
 
 
 def test_what_comes_next_is_not_taken_from_an_answer_that_is_out_of_date(hall, enter):
-    """Asked before Undo and answered after it, the room names the case on the screen; skipped, it does not come again."""
+    """Asked before Undo and answered after it, the room names the case on the screen; once skipped, it stays away."""
     room = hall(browsing.case_films(2))
     window = enter(room)
     until(window, FILM)

@@ -162,7 +162,7 @@ def test_too_few_patients_cannot_calibrate(calibrate, tmp_path):
         pl.col("patient").str.head(6).is_in([f"1-P{n:03}" for n in range(9)])
     )
     films.select("film", "Effusion").rename({"film": "image_id"}).write_csv(tmp_path / "experts.csv")
-    with pytest.raises(UsageError, match=r"9 of its patients are in this dataset.*needs 10"):
+    with pytest.raises(UsageError, match=r"of its patients 9 are in this dataset.*needs 10"):
         calibrate(f"table={tmp_path / 'experts.csv'}")
     with pytest.raises(WorkspaceError):
         bpals.load_signal(tmp_path / "audit")

@@ -57,7 +57,7 @@ def test_films_that_also_teach_are_counted_and_what_was_shifted_is_said(files, t
     assert obey([*LINE, "--workspace", str(tmp_path / "audit"), "--calibrate", labels, "--refit", labels]) == 0
     shown = capsys.readouterr()
     films = pl.read_csv(files / "experts.csv").height
-    assert f"--refit: {films:,} of its {films:,} films are also among those that the trust is fitted on" in shown.err
+    assert f"--refit: of its {films:,} films {films:,} are also among those that the trust is fitted on" in shown.err
     assert f"How common errors are was refitted on {films:,} films" in shown.out
     report = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
     assert "How common errors are was refitted on" in report

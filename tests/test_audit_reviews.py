@@ -118,14 +118,14 @@ def seal_flawed(home, dataset):
 @pytest.mark.parametrize(
     ("code", "count", "says"),
     [
-        ("no_probability", 5, "eye: 5 of its 1,818 answers give no probability from 0 to 1"),
+        ("no_probability", 5, "eye: of its 1,818 answers 5 give no probability from 0 to 1"),
         ("answers_contradict", 7, "eye: about 7 pairs it gives two different answers"),
         ("answers_again", 11, "eye: about 11 pairs it gives the same answer again"),
-        ("foreign_findings", 4, "eye: 4 of its 1,824 answers are about findings that are not audited here (Gout)"),
-        ("foreign_answers", 2, "eye: 2 of its 1,824 answers are about films that are not here (first: elsewhere.png)"),
-        ("reader_contradicts", 1, "1 times one reader said two things about a pair"),
-        ("unknown_images", 1, "1 verdicts are about 1 films that are not in this dataset (first: nowhere.png)"),
-        ("unfitted", 602, "nothing was fitted for Cardiomegaly, of whose 602 expert labels all are present"),
+        ("foreign_findings", 4, "eye: of its 1,824 answers 4 are about what is not audited here (Gout)"),
+        ("foreign_answers", 2, "eye: of its 1,824 answers 2 are about no film that is here (first: elsewhere.png)"),
+        ("reader_contradicts", 1, "1 time one reader said two things about a pair"),
+        ("unknown_images", 1, "1 verdict is about 1 film that is not in this dataset (first: nowhere.png)"),
+        ("unfitted", 602, "nothing was fitted for Cardiomegaly, of whose 602 expert labels none is absent"),
     ],
 )
 def test_every_flaw_is_counted_and_printed(printed, code, count, says):
@@ -157,7 +157,7 @@ def test_a_reference_without_a_negative_is_refused_in_one_line(tmp_path, capsys)
     experts.write_csv(tmp_path / "experts.csv")
     options = ["--workspace", str(tmp_path / "audit"), "--calibrate", f"table={tmp_path / 'experts.csv'}"]
     assert obey([*LINE, *options]) == 2
-    assert "has no negatives: all 600 pairs are present" in capsys.readouterr().err
+    assert "has no negatives: its 600 pairs are all present" in capsys.readouterr().err
 
 
 def test_a_judge_without_its_columns_is_refused(tmp_path, capsys):

@@ -260,7 +260,7 @@ def test_a_reference_about_other_films_is_refused(judged, tmp_path):
     """With its first film, so that one sees why."""
     file = tmp_path / "others.csv"
     file.write_text("image_id,Effusion\nnobody_1.png,1\nnobody_2.png,0\n", encoding="utf-8")
-    with pytest.raises(TruthError, match=r"none of the 2 films of table was judged by both .*nobody_1\.png"):
+    with pytest.raises(TruthError, match=r"of 2 films of table none was judged by both .*nobody_1\.png"):
         bpals.compare("sharp", "blunt", workspace=judged, reference=f"table={file}")
 
 

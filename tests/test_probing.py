@@ -211,7 +211,7 @@ def test_ctrl_c_ends_a_run_and_leaves_nothing_half_written(whole, start_bpals, t
     child.send_signal(signal.SIGINT)
     out, errors = child.communicate()
     assert child.returncode == 130, errors
-    assert re.search(r"probe-tiny: interrupted, \d+ of 260 films are looked at and kept\nNothing is lost: ", out), out
+    assert re.search(r"probe-tiny: interrupted, \d+ of 260 films looked at and kept\nNothing is lost: ", out), out
     assert "asked nothing" not in out
     assert "The same command goes on: bpals judge run" in errors
     assert "Traceback" not in errors

@@ -66,7 +66,7 @@ def test_the_columns_of_a_file_with_broken_rows_are_read(tmp_path):
     """So that the file is recognised, and then refused with its line."""
     path = write(tmp_path, b"\xef\xbb\xbfa,b\n1\n2,3\n")
     assert read_columns(path, words=WORDS) == ["a", "b"]
-    with pytest.raises(TruthError, match="line 2 has 1 fields where the header has 2"):
+    with pytest.raises(TruthError, match="line 2 has 1 field where the header has 2"):
         open_table(path, words=WORDS)
 
 

@@ -22,6 +22,7 @@ from bpals.experts import Experts, load_experts
 from bpals.judges import timeline
 from bpals.judges.record import RecordJudge
 from bpals.panel import Chosen, choose, without_signal
+from bpals.plural import several
 from bpals.report.page import Page, render
 from bpals.score.manyreads import Files, as_typed
 from bpals.signal.trust import Signal, estimate
@@ -190,9 +191,10 @@ def _told_of(experts: Experts, own: Reviews | None) -> Experts:
     """Say that the workspace's own reads were heard, and how to leave them out."""
     if own is None or own.table.is_empty():
         return experts
-    settled = f", and {own.settled.height:,} pairs that were settled" if own.settled.height else ""
-    heard = f"{own.table.height:,} reads that this workspace keeps were heard{settled}"
-    message = f"{heard}. To leave them out, type: bpals audit --no-reviews"
+    pairs = several(own.settled.height, "pair that was", "pairs that were")
+    settled = f", and {pairs} settled" if own.settled.height else ""
+    reads = several(own.table.height, "read that this workspace keeps was", "reads that this workspace keeps were")
+    message = f"{reads} heard{settled}. To leave such reads out, type: bpals audit --no-reviews"
     notice = Notice(code="own_reviews", count=own.table.height, message=message)
     return replace(experts, notices=(notice, *experts.notices))
 
@@ -287,7 +289,8 @@ def _few(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:
     films = dataset.images.height
     if judge is None or films >= FEW_FILMS:
         return []
-    words = f"{films:,} films are few for the record judge, which learns from them: read each trust with care"
+    few = several(films, "film is little", "films are few")
+    words = f"{few} for the record judge, which learns from what is there: read each trust with care"
     return [Notice(code="few_films", count=films, message=words)]
 
 

@@ -16,6 +16,7 @@ import polars as pl
 
 from bpals.durable import sha256
 from bpals.findings import Vocabulary
+from bpals.plural import several
 from bpals.score.references import GROUPS
 from bpals.types import REVIEWS, SETTLED, Notice, Reviews
 
@@ -73,7 +74,11 @@ def _settled(consensus: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
 def _unaudited(votes: pl.DataFrame, named: list[str]) -> list[Notice]:
     others = votes.filter(~pl.col("finding").is_in(named))
     return [
-        Notice(code="unaudited", count=count, message=f"{count:,} reads are about {finding}, which is not audited here")
+        Notice(
+            code="unaudited",
+            count=count,
+            message=f"{several(count, 'read is', 'reads are')} about {finding}, which is not audited here",
+        )
         for finding, count in others["finding"].value_counts().sort("finding").iter_rows()
     ]
 
@@ -86,7 +91,7 @@ def _twice(audited: pl.DataFrame) -> list[Notice]:
         return []
     first = against.row(0, named=True)
     message = (
-        f"{against.height:,} times one reader said two things about a pair (first: {first['image_id']}, "
+        f"{several(against.height, 'time')} one reader said two things about a pair (first: {first['image_id']}, "
         f"{first['finding']}, {first['reader']}); both reads vote"
     )
     return [Notice(code="reader_contradicts", count=against.height, message=message)]

@@ -25,6 +25,7 @@ from bpals.films.reading import prepared
 from bpals.films.shelf import open_shelf
 from bpals.findings import Group
 from bpals.lightbox import LISTING
+from bpals.plural import several
 from bpals.provenance import commit
 from bpals.report.compare import render_comparison
 from bpals.score import gaps
@@ -102,7 +103,8 @@ class _Beside:
         found = []
         for judge in self.judges:
             strange = judge.answers.join(known, on="image_id", how="anti")["image_id"].n_unique()
-            words = f"{judge.name} was asked about {strange:,} films that the dataset does not have: passed over"
+            films = several(strange, "film")
+            words = f"{judge.name} was asked about {films} that the dataset does not have: passed over"
             found += [Notice(code="foreign_films", count=strange, message=words)] if strange else []
         return found + [note for reference in self.references.values() for note in reference.notices]
 
@@ -233,7 +235,7 @@ def _lay(home: Workspace, names: tuple[str, str], specs: Sequence[str], split: s
             )
         read = loaded[name].truth["image_id"]
         raise TruthError(
-            f"none of the {read.n_unique():,} films of {name} was judged by both {a.name} and {b.name} "
+            f"of {several(read.n_unique(), 'film')} of {name} none was judged by both {a.name} and {b.name} "
             f"(first: {read[0]}). Name a reference on their films, or leave --reference out"
         )
     return _Beside(judges=judges, labels=labels, references=loaded, films=films, pairs=pairs)

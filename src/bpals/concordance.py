@@ -12,6 +12,7 @@ from dataclasses import replace
 import polars as pl
 
 from bpals.findings import Group
+from bpals.plural import several
 from bpals.score.dependence import called
 from bpals.score.opinions import Audited, opinions
 from bpals.score.resamples import Resampling
@@ -55,8 +56,9 @@ def unlike_films(reads: pl.DataFrame, audited: Audited) -> list[Notice]:
     if not unlike or len(answered) == 1:
         return []
     counts = ", ".join(f"{name} {len(films):,}" for name, films in answered.items())
+    films_read = several(len(read), "film that was", "films that were")
     message = (
-        f"of the {len(read):,} films that were read the judges answered different ones ({counts}); each is held "
+        f"of the {films_read} read the judges answered different ones ({counts}); each is held "
         "against readers on its own films, so their rows do not compare. Type: --only-judged"
     )
     return [Notice(code="unlike_films", count=unlike, message=message)]

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from bpals.plural import several
 from bpals.tablewords import TableWords
 
 QUOTE, NEWLINE, RETURN = b'"'[0], b"\n"[0], b"\r"[0]
@@ -98,7 +99,7 @@ class CsvText:
             words.cut_row if row == fields.size - 1 and fields[row] < named else words.uneven_row,
             name=self.name,
             line=self.lines[row],
-            fields=fields[row],
+            fields=several(int(fields[row]), "field"),
             width=len(self.header),
             separator=self._separator,
         )

@@ -10,6 +10,7 @@ import polars as pl
 
 from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
+from bpals.plural import several
 from bpals.score import references
 from bpals.score.manyreads import load_many
 from bpals.types import Dataset, Notice, Reference, Reviews
@@ -49,7 +50,8 @@ class Experts:
             if finding in shifted:
                 continue
             all_alike = {0.0: "absent", 1.0: "present"}.get(share)
-            why = f"all of its {pairs:,} labels are {all_alike}" if all_alike else "nothing was fitted for it"
+            labels = several(pairs, "label is", "labels are all")
+            why = f"its {labels} {all_alike}" if all_alike else "nothing was fitted for it"
             message = f"--refit: {finding} was not shifted: {why}"
             notices.append(Notice(code="unshifted", count=pairs, message=message))
         return notices
@@ -111,8 +113,9 @@ def _taught_before(sample: Reference | None, reference: Reference | None, review
     if not (both := len(films & taught)):
         return []
     message = (
-        f"--refit: {both:,} of its {len(films):,} films are also among those that the trust is fitted on. They count "
-        "twice, and films that were chosen to be fitted on are seldom a random sample: draw others"
+        f"--refit: of its {several(len(films), 'film')} {several(both, 'is', 'are')} also among those that the trust "
+        "is fitted on. Such a film counts twice, and films that were chosen to be fitted on are seldom a random "
+        "sample: draw others"
     )
     return [Notice(code="refit_overlap", count=both, message=message)]
 

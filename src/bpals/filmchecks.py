@@ -25,6 +25,7 @@ from bpals.films.lettering import Lettered, spelt
 from bpals.films.looking import THUMBNAIL_PX, Look
 from bpals.films.shelf import Shelf
 from bpals.judges.timeline import fold_of
+from bpals.plural import several
 from bpals.sealedfilms import SealedFilms, open_films, seal_films, summary
 from bpals.types import FILM_CHECKS, Notice
 from bpals.workspace import Workspace
@@ -173,7 +174,7 @@ def _lot(image_id: str) -> str:
 
 def _spelt(shelf: Shelf, seen: pl.DataFrame, workers: int | None, say: Say, progress: Progress) -> dict[str, Lettered]:
     """Read what is written on every film."""
-    say(f"reading what is written on {seen.height:,} films")
+    say(f"reading what is written on {several(seen.height, 'film')}")
     words: dict[str, Lettered] = {}
     with spelt(shelf, seen["image_id"].to_list(), workers=workers) as reading:
         progress(WRITTEN, 0, seen.height)

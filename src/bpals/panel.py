@@ -13,6 +13,7 @@ from bpals.chronology import patients
 from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges import timeline
 from bpals.judges.record import RecordJudge
+from bpals.plural import several
 from bpals.score.skill import Scores, Yardstick
 from bpals.sealedfilms import SealedFilms, open_films
 from bpals.sealedjudge import ALL_JUDGES, RECORD_JUDGE, SealedJudge
@@ -173,16 +174,16 @@ def _of_dataset(judge: str, answers: pl.DataFrame, dataset: Dataset) -> tuple[pl
     notices = []
     if unknown.height:
         names = unknown["finding"].unique().sort().to_list()
-        more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
-        told = f"findings that are not audited here ({', '.join(map(str, names[:MOST_NAMED]))}{more})"
+        more = f" and {several(len(names) - MOST_NAMED, 'other')}" if len(names) > MOST_NAMED else ""
+        told = f"what is not audited here ({', '.join(map(str, names[:MOST_NAMED]))}{more})"
         notices.append(_passed_over("foreign_findings", judge, unknown.height, answers.height, told))
     if elsewhere.height:
-        told = f"films that are not here (first: {elsewhere['image_id'][0]})"
+        told = f"no film that is here (first: {elsewhere['image_id'][0]})"
         notices.append(_passed_over("foreign_answers", judge, elsewhere.height, answers.height, told))
         known = known.join(films, on="image_id", how="semi", maintain_order="left")
     return known, notices
 
 
 def _passed_over(code: str, judge: str, count: int, of: int, what: str) -> Notice:
-    message = f"{judge}: {count:,} of its {of:,} answers are about {what}; they were passed over"
+    message = f"{judge}: of its {several(of, 'answer')} {several(count, 'is', 'are')} about {what}: passed over"
     return Notice(code=code, count=count, message=message)

@@ -293,8 +293,9 @@ def _unsealed(probing: Probing, tally: Tally, odd: Sequence[Notice], wish: Order
     notices, count = list(odd), films_in(probing.cache.path)
     plan = read_plan(probing.cache.path)
     if wish.shard is not None and tally.state == "done":
+        looked = several(count, f"film of part {wish.shard} was", f"films of part {wish.shard} were")
         message = (
-            f"{count:,} films of part {wish.shard} were looked at. Bring the parts together with bpals judge merge, "
+            f"{looked} looked at. Bring the parts together with bpals judge merge, "
             "then run the probe there without --shard: it learns from all of them"
         )
         notices.append(Notice(code="probe_part", count=count, message=message))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from bpals.plural import several
 from bpals.review.desk.study import Study
 from bpals.score import references
 from bpals.score.manyreads import Files, load_many
@@ -85,7 +86,8 @@ def reading_list(
     listed = queue.next_reviews(signal, images, n=n, reviews=read, worth=worth, draw=draw)
     notices = read.notices if read else ()
     if listed.height < n:
-        message = f"{listed.height:,} pairs are left to read, not {n:,}: one a patient, unless --all-films is given"
+        left = several(listed.height, "pair is", "pairs are")
+        message = f"{left} left to read, not {n:,}: one a patient, unless --all-films is given"
         notices = (*notices, Notice(code="few_left", count=listed.height, message=message))
     return ReadingList(table=listed, notices=notices)
 

@@ -26,6 +26,7 @@ from bpals.findings import Vocabulary
 from bpals.ledger import Ledger
 from bpals.ledger.relay import Work, have_done, is_served
 from bpals.lightbox import LISTING
+from bpals.plural import several
 from bpals.review.formats import coco, dicomsr, fiftyone, imports, labelstudio, tables
 from bpals.review.formats.exchange import Films, Found, Written, loaded, table_of
 from bpals.review.formats.reviewtable import KEPT, add_reviews, all_reviews, identified
@@ -309,9 +310,10 @@ def _of_known_films(table: pl.DataFrame, known: pl.Series, path: Path) -> tuple[
             f"{path}: no read is about a film of this dataset (first: {strange[0] if strange else 'none'}). "
             "Name another file, or the workspace that it belongs to: --workspace DIR"
         )
+    reads = several(table.height - kept.height, "read is", "reads are")
+    films = several(len(strange), "film that is", "films that are")
     message = (
-        f"{path.name}: {table.height - kept.height:,} reads are about {len(strange):,} films that are not in this "
-        f"dataset (first: {strange[0] if strange else ''}) and were left out"
+        f"{path.name}: {reads} about {films} not in this dataset (first: {strange[0] if strange else ''}): left out"
     )
     return kept, [Notice(code="unknown_images", count=table.height - kept.height, message=message)] if strange else []
 
@@ -329,9 +331,8 @@ def _unaudited(table: pl.DataFrame, vocabulary: Vocabulary) -> list[Notice]:
     notices = []
     for (finding,), reads in others.group_by("finding", maintain_order=True):
         yes = reads.filter(pl.col("verdict") == "present").height
-        message = (
-            f"{finding} is not audited: its {reads.height:,} reads, {yes:,} of them present, are kept and teach nothing"
-        )
+        kept = several(reads.height, "read of it is", "reads of it are")
+        message = f"{finding} is not audited and teaches nothing: {kept} kept ({yes:,} present)"
         notices.append(Notice(code="unaudited", count=reads.height, message=message))
     return notices
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from bpals.errors import WorkspaceError
 from bpals.experts import Experts
+from bpals.plural import several
 from bpals.provenance import commit, packages
 from bpals.signal.calibrate import ENOUGH_ERRORS
 from bpals.signal.trust import Signal
@@ -129,8 +130,8 @@ def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
             Notice(
                 code="unfitted",
                 count=errors,
-                message=f"--reviews: nothing was learned about {finding}: {errors} of its claims were contradicted, "
-                f"and {ENOUGH_ERRORS} are needed",
+                message=f"--reviews: nothing was learned about {finding}: of its claims "
+                f"{several(errors, 'was', 'were')} contradicted, and {ENOUGH_ERRORS} are needed",
             )
             for finding, errors in signal.untaught.items()
         ]
@@ -139,10 +140,11 @@ def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
     for finding, pairs, share in sides.iter_rows():
         if finding in signal.findings:
             continue
-        why = {0.0: "all are absent", 1.0: "all are present"}.get(share, "no judge answered about them")
+        why = {0.0: "none is present", 1.0: "none is absent"}.get(share, "none has an answer of a judge")
         if finding in signal.untaught:
-            why = f"{signal.untaught[finding]} contradict the dataset: {ENOUGH_ERRORS} are needed to learn from"
-        message = f"{reference.kind}: nothing was fitted for {finding}, of whose {pairs:,} expert labels {why}"
+            against = several(signal.untaught[finding], "contradicts", "contradict")
+            why = f"{against} the dataset: {ENOUGH_ERRORS} are needed to learn from"
+        message = f"{reference.kind}: nothing was fitted for {finding}, of whose {several(pairs, 'expert label')} {why}"
         notices.append(Notice(code="unfitted", count=pairs, message=message))
     return notices
 

@@ -21,6 +21,7 @@ import polars as pl
 from bpals.concordance import concordance, unlike_films
 from bpals.errors import UsageError
 from bpals.findings import NIH, Vocabulary
+from bpals.plural import several
 from bpals.score import references
 from bpals.score.boxes import boxed_trust
 from bpals.score.opinions import Audited, about
@@ -139,17 +140,17 @@ def _load(spec: str, vocabulary: Vocabulary, split: str, min_readers: int | None
 
 def _judged(reference: Reference, audited: Audited) -> Reference:
     """Keep the labels of films of which every image judge answered something."""
-    truth, notices = _on_judged_films(reference.truth, audited, reference.kind, "pairs")
+    truth, notices = _on_judged_films(reference.truth, audited, reference.kind, "pair")
     return replace(reference, truth=truth, notices=(*reference.notices, *notices))
 
 
 def _judged_reads(reviews: Reviews, audited: Audited) -> Reviews:
     """Keep the reads of such films."""
-    table, notices = _on_judged_films(reviews.table, audited, ", ".join(reviews.inputs), "reads")
+    table, notices = _on_judged_films(reviews.table, audited, ", ".join(reviews.inputs), "read")
     return replace(reviews, table=table, notices=(*reviews.notices, *notices))
 
 
-def _on_judged_films(table: pl.DataFrame, audited: Audited, name: str, rows: str) -> tuple[pl.DataFrame, list[Notice]]:
+def _on_judged_films(table: pl.DataFrame, audited: Audited, name: str, row: str) -> tuple[pl.DataFrame, list[Notice]]:
     """Keep the rows on films of which every image judge answered something; the others are counted."""
     kept = table
     for answers in audited.judges.values():
@@ -158,7 +159,8 @@ def _on_judged_films(table: pl.DataFrame, audited: Audited, name: str, rows: str
     if kept.is_empty():
         raise UsageError(f"--only-judged: no film of {name} was answered by every image judge")
     left_out = table.height - kept.height
-    message = f"{left_out:,} {rows} on films that not every image judge answered were left out"
+    those = several(left_out, f"{row} was", f"{row}s were")
+    message = f"{those} left out: not every image judge answered about the film"
     return kept, [Notice(code="not_judged", count=left_out, message=message)] if left_out else []
 
 

@@ -40,6 +40,7 @@ from bpals.errors import TruthError, UnknownName
 from bpals.films.shelf import open_shelf
 from bpals.ledger.reviewschema import CASE, DRAWN, STUDY
 from bpals.lightbox import LISTING
+from bpals.plural import several
 from bpals.rating import rate
 from bpals.relearning import lessons_of
 from bpals.review.desk.consensus import CONSENSUS, REVIEW_COLUMNS
@@ -293,12 +294,13 @@ def _stopping(gathered: Gathered, needed: Mapping[str, Any]) -> dict[str, Any]:
     if gathered.stopped:
         return {"rule": "stopped", "reached": True, "words": gathered.stopped}
     more, target = needed["more_readings"], needed["target"]
-    left = "" if not more else f": about {more:,} more readings"
+    left = "" if not more else f": about {several(more, 'more reading')}"
     if needed["rule"] == "width":
         width = needed["widest"]
         now = "not known yet" if width in {None, UNKNOWN} else f"{width:.3f}"
         words = f"stop when every error rate is known to within {target:g}; the widest interval is {now}{left}"
         return {"rule": "width", "reached": width is not None and width <= target, "words": words}
     if needed["rule"] == "reads":
-        return {"rule": "reads", "reached": not more, "words": f"stop after {target:,} readings: {more:,} more"}
+        words = f"stop after {several(target, 'reading')}: {more:,} more"
+        return {"rule": "reads", "reached": not more, "words": words}
     return {"rule": None, "reached": False, "words": "no stopping rule: read as long as you like"}

@@ -25,11 +25,11 @@ class TableWords:
     empty: str = "{name} is empty. Give a table with a header line and a row a film"
     no_rows: str = "{name} has {head} but no rows. Give a table with a row a film"
     cut_row: str = (
-        "{name} line {line} has {fields} fields where the header has {width}: "
+        "{name} line {line} has {fields} where the header has {width}: "
         "the file is cut off in its last line. Get it again"
     )
     uneven_row: str = (
-        "{name} line {line} has {fields} fields where the header has {width}. "
+        "{name} line {line} has {fields} where the header has {width}. "
         "Mend that line: a field that holds {separator!r} belongs in double quotes"
     )
     stray_quote: str = (

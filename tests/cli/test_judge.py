@@ -316,4 +316,4 @@ def test_status_and_list_know_the_same_judges(capsys, small, tmp_path):
     assert obey(["judge", "status", "--workspace", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert {line.partition(":")[0] for line in shown.splitlines() if not line.startswith(" ")} == listed
-    assert "scores: read from a table, 1 of 1 films" in shown
+    assert "scores: read from a table, 1 of 1 film\n" in shown

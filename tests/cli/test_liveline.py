@@ -38,6 +38,7 @@ def test_the_live_line_says_all_that_counts():
 def test_the_live_line_before_the_first_reply():
     """Nothing is divided by nothing, no time is promised, and what there is none of is left out."""
     assert line_of(Snapshot(films_all=3)) == "0/3 films"
+    assert line_of(Snapshot(films_all=1)) == "0/1 film"
     assert line_of(Snapshot(films_all=3, limit=64)) == "0/3 films | 0/64 in flight"
 
 

@@ -72,7 +72,7 @@ def test_a_blank_list_and_the_key_of_a_queue_are_said(place, capsys):
     keyed = pl.read_csv("reads.csv").select("image_id", "finding", inclusion=pl.lit(0.5))
     keyed.write_csv("reads.key.csv")
     assert obey(["rate", "--reviews", "reads.csv"]) == 0
-    assert "30 reads got their chance of being drawn from its key, reads.key.csv" in capsys.readouterr().err
+    assert "30 reads got their chance of being drawn from the key of the file, reads.key.csv" in capsys.readouterr().err
 
 
 def test_the_rates_can_be_read_by_a_program(place, capsys):

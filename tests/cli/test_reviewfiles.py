@@ -34,7 +34,7 @@ def test_reads_go_in_and_out(home, tmp_path, capsys):
         0,
         f"5 reads in {tmp_path / 'sheet.csv'}: 5 are new, 0 were here already\nfilms: 2, readers: 2\n",
     )
-    assert "note: Fracture is not audited: its 2 reads, 1 of them present, are kept and teach nothing" in noted
+    assert "note: Fracture is not audited and teaches nothing: 2 reads of it are kept (1 present)" in noted
     assert "0 are new, 5 were here already" in typed(capsys, *line)[1]
     code, printed, _ = typed(capsys, "review", "export", "--out", tmp_path / "out.csv", "--workspace", home)
     assert (code, printed) == (0, f"5 reviews in {tmp_path / 'out.csv'}\n")
@@ -81,10 +81,10 @@ def test_several_files_of_reads_are_heard_together(home, tmp_path, capsys):
     for command in (["review", "next", "--n", 3], ["rate", "--simple-random"]):
         code, _, said = typed(capsys, *command, *words)
         assert code == 0, said
-        assert "sheet.csv and more.csv: 1 times one reader said two things about a pair" in said
+        assert "sheet.csv and more.csv: 1 time one reader said two things about a pair" in said
     code, _, said = typed(capsys, "audit", *words, "--source", twofolds.SOURCE, "--mapping", twofolds.MAPPING)
     assert code == 0, said
-    assert "sheet.csv and more.csv: 1 times" in said
+    assert "sheet.csv and more.csv: 1 time one reader said" in said
     run = json.loads((home / "run.json").read_text())
     assert run["values"]["reviews"]["value"] == [str(tmp_path / "sheet.csv"), str(tmp_path / "more.csv")]
     assert set(run["reviews"]["inputs"]) == {"sheet.csv", "more.csv"}

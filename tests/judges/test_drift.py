@@ -33,6 +33,18 @@ def test_another_outcome_is_counted_and_not_compared():
     assert "none answered both times" in drift.sentence
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"), [(1, "drift: 1 question asked again; "), (2, "drift: 2 questions asked again; ")]
+)
+def test_one_question_is_no_plural(asked, words):
+    """`--verify 1` asks one again; one with another outcome has it."""
+    drift = measure([("answered", 1.0)] * asked, [answered(1.0)] * asked)
+    assert drift.sentence.startswith(words)
+    assert drift.sentence.endswith("; 0 have another outcome")
+    one = measure([("answered", 1.0)] * 2, [answered(1.0), Reply(outcome="refused")])
+    assert one.sentence.endswith("; 1 has another outcome")
+
+
 def test_a_steady_judge_does_not_drift():
     """The same film asked again gives the same replies, for each film by its name."""
     judge = StubJudge(seed=3)

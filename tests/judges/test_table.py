@@ -136,12 +136,30 @@ def test_what_is_no_finding_is_counted(scores):
     assert "Fracture" in next(n.message for n in long.notices if n.code == "unknown_findings")
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (WIDE, "unscored_films", "1 film of the dataset that the file does not score"),
+        (WIDE, "abstained_pairs", "1 pair without a number"),
+        (WIDE.replace("Hernia", "Age"), "unknown_columns", "1 column of scores.csv that is no finding of the dataset"),
+        (WIDE.replace("Hernia", "Age"), "unscored_findings", "1 finding that the file has no score for"),
+        (WIDE.replace("p1/b", "p9/z"), "unknown_films", "1 film of scores.csv not in the dataset"),
+        (LONG + "b.png,Hernia,0.1\n", "unscored_pairs", "1 pair that the file leaves out"),
+        (LONG + "b.png,Fracture,0.1\n", "unknown_findings", "1 row of scores.csv about what is not audited"),
+    ],
+)
+def test_one_of_a_kind_is_no_plural(scores, text, code, words):
+    """A notice that counts one says so in the singular."""
+    (notice,) = (notice for notice in scores(text).notices if notice.code == code)
+    assert (notice.count, notice.message.startswith(words)) == (1, True), notice.message
+
+
 def test_strangers_are_counted(scores):
     """Films of another dataset in the same file do no harm; a file of nothing else is refused."""
     scored = scores(WIDE + "zzz.png,0.1,0.1,0.1\n")
     assert counts(scored)["unknown_films"] == 1
     assert scored.table["image_id"].n_unique() == 2
-    with pytest.raises(JudgeError, match="none of its 1 films is in the dataset"):
+    with pytest.raises(JudgeError, match="of its 1 film none is in the dataset"):
         scores("image_id,Mass\nzzz.png,0.5\n")
 
 

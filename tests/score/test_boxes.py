@@ -66,5 +66,5 @@ def test_a_finding_with_only_boxed_presences_has_no_auroc(tables):
 
 def test_boxes_of_another_dataset_are_refused(tables):
     """None of them is a presence here."""
-    with pytest.raises(TruthError, match="none of the 1 boxed pairs"):
+    with pytest.raises(TruthError, match="of 1 boxed pair none"):
         boxed_trust(boxed(("z", "Mass")), tables, FEW)

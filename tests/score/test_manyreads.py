@@ -35,7 +35,7 @@ def test_what_one_reader_says_in_both_counts_once(files):
         ("f4", "Nodule or mass", "bob", "uncertain", None),
     ]
     assert {notice.code: notice.count for notice in read.notices} == {"reader_contradicts": 1, "reader_repeats": 1}
-    assert "a.csv and b.csv: 1 times" in read.notices[0].message
+    assert "a.csv and b.csv: 1 time one reader" in read.notices[0].message
     assert [group.name for group in read.groups] == ["Nodule or mass"]
     assert set(read.inputs) == {"a.csv", "b.csv"}
 

@@ -200,6 +200,22 @@ def test_pairs_that_contradict_themselves_are_left_out(sheet):
     assert "(first: a, Mass)" in reference.notices[-1].message
 
 
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("a,Mass,YES\na,Mass,YES\n", "1 pair stands more than once"),
+        ("a,Mass,YES\na,Mass,YES\nc,Mass,NO\nc,Mass,NO\n", "2 pairs stand more than once"),
+        ("a,Mass,YES\na,Mass,NO\n", "1 pair contradicts itself and was left out (first: a, Mass)"),
+        ("a,Mass,HEDGE\n", "1 uncertain verdict was left out"),
+        ("a,Mass,HEDGE\nc,Mass,HEDGE\n", "2 uncertain verdicts were left out"),
+    ],
+)
+def test_one_oddity_is_no_plural(sheet, rows, words):
+    """Each notice agrees with its count."""
+    path = sheet(f"image_id,finding,verdict\n{rows}x,Mass,YES\ny,Mass,NO\n")
+    assert any(notice.message.startswith(f"{path}: {words}") for notice in load_table(path).notices)
+
+
 def test_an_uncertain_truth_is_left_out_and_counted(sheet):
     """It is neither a presence nor an absence."""
     reference = load_table(sheet("image_id,Mass\na,1\nb,0\nc,HEDGE\nd,-1\n"))
@@ -377,7 +393,7 @@ def test_reads_of_unknown_films_are_counted_and_none_at_all_is_refused(sheet):
     assert kept.table["image_id"].to_list() == ["a"]
     (notice,) = kept.notices
     assert (notice.code, notice.count) == ("unknown_images", 2)
-    assert "2 verdicts are about 1 films that are not in this dataset (first: z)" in notice.message
+    assert "2 verdicts are about 1 film that is not in this dataset (first: z)" in notice.message
     with pytest.raises(TruthError, match="no read is about a film of this dataset"):
         references.of_films(reads, pl.DataFrame({"image_id": ["q"]}))
 

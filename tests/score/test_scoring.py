@@ -157,7 +157,7 @@ def test_calibrated_pairs_without_crossfitting_are_refused(audit, truth):
 
 def test_a_reference_of_other_films_is_refused(masses, sheet):
     """None of its images is known."""
-    with pytest.raises(TruthError, match="none of the 2 images"):
+    with pytest.raises(TruthError, match="of 2 images of the reference none"):
         scorecard(masses, reference=f"table={sheet('image_id,Mass' + chr(10) + 'x,1' + chr(10) + 'y,0')}")
 
 
@@ -212,7 +212,7 @@ def test_the_json_of_readers_has_their_rows_too(masses, sheet):
         ("1", "bpals"),
         ("label", "majority"),
     }
-    assert "note: 1 hedged verdicts were left out" in done.stderr
+    assert "note: 1 hedged verdict was left out" in done.stderr
 
 
 def test_the_terminal_shows_tables_of_100_columns(masses, truth, sheet):

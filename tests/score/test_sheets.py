@@ -89,10 +89,13 @@ def test_a_file_in_latin_1_is_refused_with_its_line(sheet):
     assert "line 3: byte 0xfc is not UTF-8. Type: iconv" in message
 
 
-@pytest.mark.parametrize("row", ["b.png", "b.png,NO,NO"], ids=["cut off", "too long"])
-def test_a_row_of_another_length_is_refused_with_its_line(sheet, row):
+@pytest.mark.parametrize(
+    ("row", "fields"), [("b.png", "1 field"), ("b.png,NO,NO", "3 fields")], ids=["cut off", "too long"]
+)
+def test_a_row_of_another_length_is_refused_with_its_line(sheet, row, fields):
     """A value in the wrong column would be a wrong truth."""
-    assert "line 3: " in refusal(sheet(f"Image ID,Mass\na.png,YES\n{row}\n"))
+    message = refusal(sheet(f"Image ID,Mass\na.png,YES\n{row}\n"))
+    assert f"line 3: {fields} where the header has 2" in message
 
 
 def test_a_doubled_column_is_refused(sheet):

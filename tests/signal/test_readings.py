@@ -55,7 +55,7 @@ def test_an_inclusion_that_is_no_chance_is_refused(rows, words):
 def test_reads_without_a_known_chance_give_no_rate():
     """They may be enriched in errors; the message says what to do."""
     read = settle(drawnclaims.read(PLACED.head(50), TABLE))
-    with pytest.raises(TruthError, match=r"none of the 50 pairs.*enriched.*bpals rate plan.*--simple-random"):
+    with pytest.raises(TruthError, match=r"of 50 pairs .*enriched.*bpals rate plan.*--simple-random"):
         cells(place(read, PLACED)[0])
 
 
@@ -66,6 +66,17 @@ def test_some_reads_without_a_known_chance_are_counted():
     told, notices = cells(place(settle(pl.concat([known, unknown])), PLACED)[0])
     assert codes(notices) == {"unknown_inclusion": 7}
     assert told["looked"].sum() == 30
+
+
+@pytest.mark.parametrize(("count", "pair", "was"), [(1, "1 pair", "was"), (2, "2 pairs", "were")])
+def test_one_read_without_a_known_chance_is_no_plural(count, pair, was):
+    """The count agrees with its verb, in the notice and in the refusal."""
+    known = drawnclaims.read(PLACED.head(30), TABLE, inclusion=0.1)
+    unknown = drawnclaims.read(PLACED[100 : 100 + count], TABLE)
+    (notice,) = cells(place(settle(pl.concat([known, unknown])), PLACED)[0])[1]
+    assert notice.message.startswith(f"{pair} {was} read without a known chance")
+    with pytest.raises(TruthError, match=f"^of {pair} that {was} read none has a known chance"):
+        cells(place(settle(unknown), PLACED)[0])
 
 
 def test_a_simple_random_sample_is_one_cell_a_finding():

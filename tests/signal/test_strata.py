@@ -58,8 +58,14 @@ def test_the_allocation_is_half_by_size_and_half_by_deviation():
 
 def test_too_few_reads_are_refused():
     """Three strata take nine."""
-    with pytest.raises(UsageError, match=r"8 reads are too few.*--reads 9"):
+    with pytest.raises(UsageError, match=r"^8 reads are too few for 3 strata\. Type: --reads 9"):
         allocate(np.array([50, 50, 50]), np.zeros(3), 8)
+
+
+def test_one_read_is_no_plural():
+    """Nor is one stratum, which takes three."""
+    with pytest.raises(UsageError, match=r"^1 read is too few for 1 stratum\. Type: --reads 3"):
+        allocate(np.array([50]), np.zeros(1), 1)
 
 
 def test_a_draw_gives_each_pair_of_a_stratum_the_same_chance():

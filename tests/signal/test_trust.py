@@ -228,7 +228,7 @@ def test_a_reference_of_other_films_is_used_as_far_as_it_goes(dataset, judgments
 def test_too_few_patients_are_refused_with_words(dataset, judgments, reference):
     """Cross-fitting by patient needs patients."""
     few = dataclasses.replace(reference, truth=reference.truth.head(3))
-    with pytest.raises(UsageError, match=r"3 of its patients are in this dataset.*needs 10.*audit without --calibrate"):
+    with pytest.raises(UsageError, match=r"of its patients 3 are in this dataset.*needs 10.*audit without --calibrate"):
         estimate(dataset, judgments, few)
 
 

@@ -17,6 +17,7 @@ from bpals.audit import Run
 from bpals.audit import audit as run_audit
 from bpals.cli.progress import bar
 from bpals.cli.reads import given_files
+from bpals.plural import several
 from bpals.sealedfilms import summary
 
 
@@ -93,9 +94,8 @@ def _tell(run: Run) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=100)
-    table = Table(
-        title=f"{run.record['source']['title']}: {run.record['images']:,} films, {run.signal.height:,} claims"
-    )
+    counted = f"{several(run.record['images'], 'film')}, {several(run.signal.height, 'claim')}"
+    table = Table(title=f"{run.record['source']['title']}: {counted}")
     for name in ("finding", "says present", "median trust", "likely mislabelled", "suspect", "hard", "missed?"):
         table.add_column(name, justify="left" if name == "finding" else "right")
     members: dict[str, str] = (run.record["calibration"] or {}).get("members") or {}
@@ -135,7 +135,8 @@ def _meaning(run: Run, members: dict[str, str]) -> Iterator[str]:
     if films := record["films"]:
         yield f"{summary(films)}."
     if told := record["reviews"]:
-        yield f"{told['reads']:,} single reads were heard, readers: {told['readers']} (docs/hard.md)."
+        heard = several(told["reads"], "single read was", "single reads were")
+        yield f"{heard} heard, readers: {told['readers']} (docs/hard.md)."
 
 
 def _unfitted(record: Mapping[str, Any]) -> str:
@@ -149,12 +150,13 @@ def _unfitted(record: Mapping[str, Any]) -> str:
 
 def _refitted(refit: Mapping[str, Any]) -> str:
     """Say what the random sample moved."""
+    films = several(refit["films"], "film")
     if not refit["shifts"]:
-        return f"--refit: {refit['films']:,} films shifted nothing, as the notes say (docs/signal.md)."
+        return f"--refit: {films} shifted nothing, as the notes say (docs/signal.md)."
     moved = ", ".join(
         f"{name} (present {by['present']:+.2f}, absent {by['absent']:+.2f})" for name, by in refit["shifts"].items()
     )
-    return f"How common errors are was refitted on {refit['films']:,} films; added to logits: {moved} (docs/signal.md)."
+    return f"How common errors are was refitted on {films}; added to logits: {moved} (docs/signal.md)."
 
 
 def _promised(certificates: list[dict[str, Any]]) -> str:

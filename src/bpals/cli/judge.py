@@ -14,6 +14,7 @@ from bpals.cli.judgemerge import merge
 from bpals.cli.judgerun import run
 from bpals.cli.liveline import span
 from bpals.judgestatus import asked_status, looking_status, status_of
+from bpals.plural import several
 from bpals.registry import known
 from bpals.workspace import Workspace
 
@@ -83,13 +84,13 @@ def status(
         print(f"  {row['next']}" if row["next"] else f"  replies: {counts or 'none yet'}")
         if row["tokens"]["prompt"]:
             print(f"  tokens: {row['tokens']['prompt']:,} read ({row['cached_share']:.0%} cached), "
-                  f"{row['tokens']['output']:,} written; {row['attempts']:,} requests")  # fmt: skip
+                  f"{row['tokens']['output']:,} written; {several(row['attempts'], 'request')}")  # fmt: skip
     if not rows:
         print(f"no judge has been asked in {workspace}. Type: bpals judge run SPEC --images PATH")
 
 
 def _how_far(row: dict[str, Any]) -> str:
-    share = f"{row['state']}, {row['films']:,} of {row['films_all']:,} films"
+    share = f"{row['state']}, {row['films']:,} of {several(row['films_all'], 'film')}"
     if row["state"] != "running":
         return share
     left = f", {span(row['eta_s'])} left" if row["eta_s"] is not None else ""

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from bpals.cli.scoretables import number, sheet
+from bpals.plural import several
 from bpals.types import OUTCOME
 from bpals.witness import card_of
 
@@ -37,7 +38,7 @@ def card(
     for name, value in found["card"].items():
         _print_field(name.replace("_", " "), value)
     counts = ", ".join(f"{found[outcome]:,} {outcome}" for outcome in OUTCOME.categories if found[outcome])
-    _print_field("answers", f"{found['films']:,} films, {found['asked']:,} pairs: {counts}")
+    _print_field("answers", f"{several(found['films'], 'film')}, {several(found['asked'], 'pair')}: {counts}")
     for name in ("cost", "drift"):
         _print_field(name, found[name])
     if found["card"].get("commercial_use") == "no":

@@ -22,6 +22,7 @@ from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
 from bpals.judges.rayengine import RayEngine
 from bpals.judging import run_judge
+from bpals.plural import several
 from bpals.probing import run_probe
 from bpals.registry import SPECS, parse_spec
 from bpals.shard import Shard
@@ -261,11 +262,12 @@ def _tell(done: JudgeRun, workspace: Path) -> None:
     """Print what became of the questions, all six outcomes, and what to do next."""
     if done.looked is not None:
         kept, films = done.looked
-        print(f"{done.name}: {done.state}, {kept:,} of {films:,} films are looked at and kept")
+        print(f"{done.name}: {done.state}, {kept:,} of {several(films, 'film')} looked at and kept")
         if done.state == "interrupted":
             print("Nothing is lost: the same command goes on with the others, and then learns from all.")
         return
-    print(f"{done.name}: {done.state}, {done.films:,} films, {sum(done.counts.values()):,} pairs")
+    pairs = several(sum(done.counts.values()), "pair")
+    print(f"{done.name}: {done.state}, {several(done.films, 'film')}, {pairs}")
     print("  " + ", ".join(f"{outcome} {count:,}" for outcome, count in done.counts.items()))
     if done.drift is not None:
         print(f"  {done.drift.sentence}")

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from bpals.judges.snapshot import Snapshot
+from bpals.plural import several
 
 PLAIN_EVERY_S = 10.0
 
@@ -63,7 +64,7 @@ def line_of(snapshot: Snapshot) -> str:
         part
         for part in (
             snapshot.stage,
-            f"{snapshot.films_done:,}/{snapshot.films_all:,} films" if snapshot.films_all else "",
+            f"{snapshot.films_done:,}/{several(snapshot.films_all, 'film')}" if snapshot.films_all else "",
             f"{snapshot.pairs_per_s:,.1f} pairs/s" if snapshot.pairs_per_s else "",
             f"{snapshot.in_flight}/{snapshot.limit} in flight" if snapshot.limit else "",
             f"p50 {snapshot.p50_s:.2f} s p95 {snapshot.p95_s:.2f} s" if snapshot.p95_s else "",

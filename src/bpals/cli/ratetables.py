@@ -8,6 +8,7 @@ import polars as pl
 from rich.table import Table
 
 from bpals.cli.scoretables import number, sheet
+from bpals.plural import several
 from bpals.rating import Plan, Rates
 
 Row = dict[str, Any]
@@ -119,9 +120,10 @@ def caution(plan: Plan) -> str:
 def next_step(plan: Plan, file: str, workspace: str) -> str:
     """Say what was written and what to type when it is filled in."""
     if not plan.reading_list.height:
-        return f"Nothing new to read: {plan.reads:,} reads a finding were drawn before."
+        return f"Nothing new to read: {several(plan.reads, 'read a finding was', 'reads a finding were')} drawn before."
+    pairs = several(plan.reading_list.height, "pair")
     return (
-        f"{file}: {plan.reading_list.height:,} pairs to read, in this order. Fill in 'verdict' (present, absent, "
+        f"{file}: {pairs} to read, in this order. Fill in 'verdict' (present, absent, "
         "uncertain or unreadable) and 'reader', without looking at the labels.\n"
         f"Then type: bpals rate --reviews {file} --workspace {workspace}"
     )

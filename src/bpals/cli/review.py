@@ -15,6 +15,7 @@ from bpals.cli.reviewfiles import export, import_
 from bpals.cli.reviewprogress import progress
 from bpals.cli.reviewserve import serve, verify_log
 from bpals.errors import UsageError
+from bpals.plural import several
 from bpals.readinglist import ReadingList, reading_list
 from bpals.score.keys import write_sheet
 from bpals.signal.queue import Draw
@@ -85,8 +86,9 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
     elif out is None:
         _print(listed)
     else:
-        print(f"{listed.table.height:,} pairs in {out}, to be filled in: reader, and verdict YES, NO or HEDGE")
-        print(f"their chances of being drawn in {key}: keep it beside the sheet and from the reader")
+        pairs = several(listed.table.height, "pair")
+        print(f"{pairs} in {out}, to be filled in: reader, and verdict YES, NO or HEDGE")
+        print(f"the chances of being drawn in {key}: keep it beside the sheet and from the reader")
     for notice in listed.notices:
         print(f"note: {notice.message}", file=sys.stderr)
 

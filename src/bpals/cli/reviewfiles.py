@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from bpals.cli.progress import bar
+from bpals.plural import several
 from bpals.reviewfiles import FORMATS, as_json, export_reviews, import_reviews
 from bpals.types import Notice
 
@@ -49,7 +50,8 @@ def export(
         record = {"path": str(told.path), "reviews": told.reviews, "files": told.files}
         print(json.dumps({**record, "notices": [notice.message for notice in told.notices]}, indent=1))
     else:
-        print(f"{told.reviews:,} reviews in {told.path}" + (f", {told.files:,} reports" if told.files > 1 else ""))
+        reports = f", {told.files:,} reports" if told.files > 1 else ""
+        print(f"{several(told.reviews, 'review')} in {told.path}{reports}")
     _note(told.notices)
 
 
@@ -78,7 +80,8 @@ def import_(
         print(json.dumps(as_json(told), indent=1, ensure_ascii=False))
     else:
         new = told.reviews
-        print(f"{told.read:,} reads in {file}: {new.height:,} are new, {told.already:,} were here already")
+        fresh, known = several(new.height, "is", "are"), several(told.already, "was", "were")
+        print(f"{several(told.read, 'read')} in {file}: {fresh} new, {known} here already")
         if new.height:
             print(f"films: {new['image_id'].n_unique():,}, readers: {new['reader'].n_unique():,}")
     _note(told.notices)

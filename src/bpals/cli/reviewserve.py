@@ -16,6 +16,7 @@ import typer
 from bpals.cli.progress import bar
 from bpals.demo import make_demo
 from bpals.errors import MissingExtra
+from bpals.plural import several
 from bpals.workspace import DEMO
 
 PACKAGES = ("fastapi", "uvicorn", "argon2", "pyotp", "joserfc", "httpx")
@@ -82,7 +83,8 @@ def _greeter(*, open_browser: bool) -> Callable[[Any], None]:
     def greet(room: Any) -> None:
         for notice in room.notices:
             print(f"note: {notice.message}", file=sys.stderr)
-        print(f"{room.cases:,} films to read, the most doubtful first. Ctrl-C closes the room; what was read is kept.")
+        films = several(room.cases, "film")
+        print(f"{films} to read, the most doubtful first. Ctrl-C closes the room; what was read is kept.")
         print(f"Open: {room.entrance}", flush=True)
         if open_browser:
             webbrowser.open(room.entrance)

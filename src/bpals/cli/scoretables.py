@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from bpals.concordance import LABEL, SIGNAL
+from bpals.plural import several
 from bpals.scoring import Scorecard
 from bpals.signal.agreement import MAJORITY, MEAN, OTHERS
 
@@ -84,7 +85,7 @@ def _methods(title: str, rows: Sequence[Row]) -> Table:
     for finding in dict.fromkeys(row["finding"] for row in rows):
         shown = [row for row in rows if row["finding"] == finding and row["given"] == "all"]
         table.add_section()
-        counts = (f"{shown[0]['n']:,} pairs", f"{shown[0]['errors']:,} errors")
+        counts = (several(shown[0]["n"], "pair"), several(shown[0]["errors"], "error"))
         table.add_row(f"[bold]{finding}[/bold]", *counts, *[""] * 4)
         for row in shown:
             found = [number(row[key], 2) for key in ("found_05", "found_10", "found_20")]

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from bpals.errors import JudgeError, MissingExtra
 from bpals.judges.torchvisionops import import_torchvision
 from bpals.judges.weights import Weights
+from bpals.plural import several
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -117,8 +118,9 @@ def _checked(
     head = own.get(f"{plan.head}.weight")
     if head is not None and head.ndim == 2 and len(head) != outputs:
         raise JudgeError(
-            f"{weights.path}: its last layer, {plan.head}.weight, has the shape {head.shape}: {len(head)} outputs, "
-            f"where {outputs} labels are named. Name its labels, in its order: --recipe FILE.toml (docs/checkpoints.md)"
+            f"{weights.path}: its last layer, {plan.head}.weight, has the shape {head.shape}: "
+            f"{several(len(head), 'output')}, where {several(outputs, 'label is', 'labels are')} named. Name its "
+            "labels, in its order: --recipe FILE.toml (docs/checkpoints.md)"
         )
     for name, shape in needed.items():
         if name not in own:

@@ -30,6 +30,7 @@ from bpals.judges.plain import EDGE
 from bpals.judges.recipe import Recipe, find_recipe
 from bpals.judges.transformer import DEVICES, SAID, device_for, picture
 from bpals.judges.weights import LARGEST, read_weights
+from bpals.plural import several
 from bpals.types import Film, JudgeCard, Question, Reply, Trained
 
 VERSION = "1"
@@ -253,8 +254,9 @@ class _OnnxNetwork:
         """How many films it takes at once, where the file says so."""
         tried = self.run(np.zeros((self.fixed_batch or 1, *wanted), np.float32))
         if tried.shape[1:] != (len(recipe.labels),):
+            labels = several(len(recipe.labels), "label is", "labels are")
             raise JudgeError(
-                f"{file.path} gives {self._output} of the shape {tried.shape}, and {len(recipe.labels)} labels are "
+                f"{file.path} gives {self._output} of the shape {tried.shape}, and {labels} "
                 "named. Name its labels, in its order: --recipe FILE.toml (docs/checkpoints.md)"
             )
 

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from bpals.judges.moments import Bools, Doubles, Features, Floats, Moments, Scale, Told, gather
 from bpals.judges.platt import platt, sigmoid
 from bpals.judges.ridges import Lines, fit
+from bpals.plural import several
 
 PENALTIES = (6.0, 24.0, 96.0, 384.0)
 """Tried, times the number of features: about how many times larger the noise of a label is than what films tell."""
@@ -75,11 +76,13 @@ def _unsupported(told: Told) -> dict[tuple[int, int], str]:
         for finding in range(findings):
             present, absent = int((others[:, finding] == 1).sum()), int((others[:, finding] == 0).sum())
             if films < LEAST_FILMS:
-                why[fold, finding] = f"{films:,} films were seen; a probe learns from at least {LEAST_FILMS}"
+                seen = several(films, "film was", "films were")
+                why[fold, finding] = f"{seen} seen; a probe learns from at least {LEAST_FILMS}"
             elif min(present, absent) < LEAST_CLAIMS:
                 side, count = ("present", present) if present < absent else ("absent", absent)
                 why[fold, finding] = (
-                    f"it is {side} on {count} films of other patients; a probe learns from at least {LEAST_CLAIMS}"
+                    f"it is {side} on {several(count, 'film')} of other patients; "
+                    f"a probe learns from at least {LEAST_CLAIMS}"
                 )
     return why
 

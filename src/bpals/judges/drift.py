@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from bpals.judges.protocol import ChatJudge, ImageJudge
 from bpals.judges.run import Plan, lines
 from bpals.judges.waiting import wait_for
+from bpals.plural import several
 from bpals.types import Film, Reply
 
 EXPECTED = 0.06
@@ -32,12 +33,13 @@ class Drift:
     @property
     def sentence(self) -> str:
         """Say it in one line."""
+        asked = several(self.questions, "question")
         if self.mean is None or self.largest is None:
-            return f"drift: {self.questions:,} questions asked again, none answered both times"
+            return f"drift: {asked} asked again, none answered both times"
         return (
-            f"drift: {self.questions:,} questions asked again; answers moved by {self.mean:.4f} nat on average, "
+            f"drift: {asked} asked again; answers moved by {self.mean:.4f} nat on average, "
             f"{self.largest:.4f} at most, {self.beyond:,} by more than {EXPECTED}; "
-            f"{self.other_outcome:,} have another outcome"
+            f"{several(self.other_outcome, 'has', 'have')} another outcome"
         )
 
     def as_dict(self) -> dict[str, object]:

@@ -18,6 +18,7 @@ from bpals.findings import Vocabulary
 from bpals.judges import timeline
 from bpals.judges.crossfit import LEAST_CLAIMS, LEAST_FILMS, PENALTIES, CrossFitted, Progress, cross_fit
 from bpals.judges.moments import Features, Told
+from bpals.plural import several
 from bpals.types import KIND, OUTCOME, JudgeCard, Notice, answers_schema
 
 VERSION = "1"
@@ -131,7 +132,8 @@ def without_patients(images: pl.DataFrame) -> list[Notice]:
     if not count:
         return []
     message = (
-        f"{count:,} of {images.height:,} films name no patient: each counts as a patient of its own, so that a film "
-        "may be judged by what was learnt from another film of the same patient. Map patient_id if the dataset has it"
+        f"of {several(images.height, 'film')} {several(count, 'names', 'name')} no patient: each counts as a patient "
+        "of its own, so that a film may be judged by what was learnt from another film of the same patient. Map "
+        "patient_id if the dataset has it"
     )
     return [Notice(code="no_patient", count=count, message=message)]

@@ -200,7 +200,7 @@ class _Stream(Generic[T, R]):
                 why = _first_line(error)
             failures = failures + 1 if len(waiting) == before else 0
             if waiting and failures >= ROUNDS:
-                raise Stopped(f"Ray has lost {len(waiting):,} blocks of films ({why}). {_AGAIN}")
+                raise Stopped(f"Ray has lost {several(len(waiting), 'block')} of films ({why}). {_AGAIN}")
 
     def _hand_over(self, body: bytes) -> bool:
         given = pickle.loads(body)  # noqa: S301  our own workers wrote it

@@ -14,7 +14,7 @@ from bpals.tablewords import TableWords
 
 UNPACKED = "{name} is cut off or damaged: gzip cannot unpack it. Get it again"
 UNEVEN = (
-    "{name} line {line} has {fields} values under {width} columns. "
+    "{name} line {line} has {fields} where the header has {width}. "
     "Mend that line, or get the file again: it may be cut off"
 )
 HALF = "{name} is no whole Parquet file. Get it again"

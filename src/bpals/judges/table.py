@@ -19,6 +19,7 @@ from bpals.judges import cardfile, scorefile
 from bpals.judges.licence import commercial_use
 from bpals.judges.plain import EDGE
 from bpals.judges.scorefile import ScoreFile
+from bpals.plural import several
 from bpals.types import OUTCOME, JudgeCard, Notice, Trained, answers_schema
 
 VERSION = "1"
@@ -255,7 +256,7 @@ def _match(file: ScoreFile, scored: pl.DataFrame, films: pl.Series) -> tuple[pl.
     strangers = found.filter(pl.col("image_id").is_null())["key"]
     if strangers.len() == keys.len():
         raise JudgeError(
-            f"{file.path}: none of its {keys.len():,} films is in the dataset; the first is {keys[0]!r}, "
+            f"{file.path}: of its {several(keys.len(), 'film')} none is in the dataset; the first is {keys[0]!r}, "
             f"the dataset's first {films[0] if films.len() else 'nothing'!r}. Check that both are of one dataset"
         )
     matched = scored.join(found.drop_nulls(), on="key", maintain_order="left")
@@ -267,7 +268,7 @@ def _match(file: ScoreFile, scored: pl.DataFrame, films: pl.Series) -> tuple[pl.
             f"first in {file.place(rows[ROW][0])}. Keep one score a film and finding"
         )
     first = strangers.head(1).to_list()
-    words = f"{strangers.len():,} films of {file.path.name} that are not in the dataset, left out; first {first}"
+    words = f"{several(strangers.len(), 'film')} of {file.path.name} not in the dataset, left out; first {first}"
     odd = [Notice(code="unknown_films", count=strangers.len(), message=words)] if strangers.len() else []
     return matched, odd
 
@@ -309,29 +310,32 @@ def _count_missing(matched: pl.DataFrame, whole: pl.DataFrame, films: pl.Series)
     unscored = films.len() - whole["image_id"].n_unique()
     odd = []
     if unscored:
-        words = f"{unscored:,} films of the dataset that the file does not score: the judge says nothing about them"
+        words = f"{several(unscored, 'film')} of the dataset that the file does not score: the judge says nothing there"
         odd.append(Notice(code="unscored_films", count=unscored, message=words))
     silent = whole.filter(whole["outcome"] == "unsupported")
     lost = silent.filter(silent["finding"].cast(pl.String).is_in(matched["finding"].unique().implode()))
     if not lost.is_empty():
         first = ", ".join(map(str, lost.select(PAIR).row(0)))
-        words = f"{lost.height:,} pairs that the file leaves out, unsupported; first {first}"
+        words = f"{several(lost.height, 'pair')} that the file leaves out, unsupported; first {first}"
         odd.append(Notice(code="unscored_pairs", count=lost.height, message=words))
     lacking = silent["finding"].cast(pl.String).unique(maintain_order=True).to_list()
     lacking = [finding for finding in lacking if finding not in set(matched["finding"])]
     if lacking:
-        words = f"{len(lacking)} findings that the file has no score for, unsupported: {', '.join(lacking)}"
+        words = f"{several(len(lacking), 'finding')} that the file has no score for, unsupported: {', '.join(lacking)}"
         odd.append(Notice(code="unscored_findings", count=len(lacking), message=words))
     empty = whole.filter(whole["outcome"] == "abstained").height
     if empty:
-        odd.append(Notice(code="abstained_pairs", count=empty, message=f"{empty:,} pairs without a number: abstained"))
+        words = f"{several(empty, 'pair')} without a number: abstained"
+        odd.append(Notice(code="abstained_pairs", count=empty, message=words))
     return odd
 
 
 def _unknown_columns(file: ScoreFile, left: Sequence[str]) -> list[Notice]:
     if not left:
         return []
-    words = f"{len(left)} columns of {file.path.name} that are no finding of the dataset, not read: {', '.join(left)}"
+    name = file.path.name
+    columns = several(len(left), f"column of {name} that is", f"columns of {name} that are")
+    words = f"{columns} no finding of the dataset, not read: {', '.join(left)}"
     return [Notice(code="unknown_columns", count=len(left), message=words)]
 
 
@@ -340,7 +344,7 @@ def _unknown_findings(file: ScoreFile, long: pl.DataFrame, unknown: Sequence[str
     if not rows:
         return []
     named = ", ".join(unknown) or "no finding named"
-    words = f"{rows:,} rows of {file.path.name} about what is not audited, left out: {named}"
+    words = f"{several(rows, 'row')} of {file.path.name} about what is not audited, left out: {named}"
     return [Notice(code="unknown_findings", count=rows, message=words)]
 
 

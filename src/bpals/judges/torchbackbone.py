@@ -16,6 +16,7 @@ from bpals.errors import JudgeError, UsageError, install_line
 from bpals.judges.modelfolder import find_model, first_line, import_package
 from bpals.judges.torchvisionops import mend_torchvision
 from bpals.judges.transformer import quiet
+from bpals.plural import several
 
 Grey = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -72,8 +73,9 @@ def open_hf(model: str, revision: str) -> TorchBackbone:
         raise JudgeError(f"hf:{model} cannot be loaded as a vision model: {first_line(error)}") from None
     # A pooling layer that was not saved is not used: what it would pool is averaged.
     if gaps := [name for name in found["missing_keys"] if "pooler" not in name]:
+        absent = several(len(gaps), "is", "are")
         raise JudgeError(
-            f"hf:{model}: {len(gaps)} of its weights are missing, such as {gaps[0]}; they would be random numbers"
+            f"hf:{model}: of its weights {absent} missing, such as {gaps[0]}: random numbers would stand in"
         )
     network.eval()
 

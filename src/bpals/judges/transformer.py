@@ -17,6 +17,7 @@ from bpals.judges.modelfolder import ModelFolder, import_package
 from bpals.judges.models import known_models
 from bpals.judges.pack import Pack
 from bpals.judges.torchvisionops import mend_torchvision
+from bpals.plural import several
 from bpals.types import Film, JudgeCard, Polarity, Trained
 
 VERSION = "1"
@@ -185,8 +186,8 @@ def _refuse_gaps(origin: ModelFolder, found: dict[str, Any]) -> None:
     gaps = sorted(str(name) for name in (*found.get("missing_keys", ()), *found.get("mismatched_keys", ())))
     if gaps:
         raise JudgeError(
-            f"hf:{origin.model}: {len(gaps)} of its weights are missing or of another shape, such as {gaps[0]}; "
-            f"they would be random numbers. Get the model again"
+            f"hf:{origin.model}: of its weights {several(len(gaps), 'is', 'are')} missing or of another shape, such as "
+            f"{gaps[0]}: random numbers would stand in. Get the model again"
         )
 
 

@@ -117,7 +117,7 @@ def read_samples(texts: Sequence[str | None], words: AnswerWords) -> Reading:
     outcome = max(kinds, key=lambda kind: counted[kind])
     kept = next((text for text, side in zip(texts, sides, strict=True) if side == outcome), None)
     said = "was cut" if kept is None else f"said {kept[:40]!r}"
-    return Reading(outcome, mass=mass, why=f"{yes + no} of {len(sides)} samples are an answer word; one {said}")
+    return Reading(outcome, mass=mass, why=f"{yes + no} of {len(sides)} samples gave an answer word; one {said}")
 
 
 def _side_of_text(text: str | None, words: AnswerWords) -> str:

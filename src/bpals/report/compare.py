@@ -13,7 +13,7 @@ from bpals.report import versus
 from bpals.report.layout import fill
 from bpals.report.provenance import plain
 from bpals.report.versus import OUTCOMES, Span
-from bpals.report.wording import DASH, NONE, count, listed, of, seconds, spoken
+from bpals.report.wording import DASH, NONE, count, listed, of, plural, seconds, spoken
 
 Row = Mapping[str, Any]
 
@@ -167,7 +167,8 @@ def _judged(judges: Sequence[Row]) -> list[tuple[str, ...]]:
 def _drift(drift: Row | None) -> str:
     if not drift or drift.get("mean") is None:
         return ""
-    return f"{drift['mean']:.3f} nat on average over {count(drift['compared'])} answers, {drift['largest']:.3f} at most"
+    compared = plural(drift["compared"], "answer")
+    return f"{drift['mean']:.3f} nat on average over {compared}, {drift['largest']:.3f} at most"
 
 
 def _outcomes(letter: str, row: Row) -> dict[str, Any]:

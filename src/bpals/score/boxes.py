@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.plural import several
 from bpals.score.metrics import Curve
 from bpals.score.opinions import Audited, about
 from bpals.score.resamples import Resamples, Resampling, interval
@@ -34,13 +35,15 @@ def boxed_trust(truth: pl.DataFrame, audited: Audited, resampling: Resampling) -
     )
     if not asked["boxed"].any():
         raise TruthError(
-            f"none of the {boxed.height:,} boxed pairs is a presence in this audit (first: {boxed['image_id'][0]}, "
-            f"{boxed['finding'][0]}). The boxes belong to NIH's films: type: bpals audit --source nih"
+            f"of {several(boxed.height, 'boxed pair')} none is a presence in this audit (first: "
+            f"{boxed['image_id'][0]}, {boxed['finding'][0]}). The boxes belong to NIH's films: type: bpals audit "
+            "--source nih"
         )
     pairs, notices = about(asked, audited, (), baselines=False)
     elsewhere = boxed.join(presences, on=_PAIR, how="anti")
     if elsewhere.height:
-        message = f"{elsewhere.height:,} boxed pairs are no presence in this audit and were left out"
+        those = several(elsewhere.height, "boxed pair is", "boxed pairs are")
+        message = f"{those} no presence in this audit: left out"
         notices.append(Notice(code="boxed_elsewhere", count=elsewhere.height, message=message))
     resamples = Resamples.of(pairs["patient"].to_numpy(), resampling)
     findings = pairs["finding"].to_numpy()

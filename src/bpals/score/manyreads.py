@@ -10,6 +10,7 @@ import polars as pl
 
 from bpals.errors import UsageError
 from bpals.findings import Vocabulary
+from bpals.plural import several
 from bpals.score import references
 from bpals.types import Notice, Reviews
 
@@ -49,7 +50,7 @@ def _together(files: Sequence[Path], parts: Sequence[Reviews]) -> Reviews:
         ("reader_repeats", again, "said the same about a pair again; it counts once"),
     ):
         if found.height:
-            message = f"{names}: {found.height:,} times one reader {words}"
+            message = f"{names}: {several(found.height, 'time')} one reader {words}"
             first = f" (first: {found['image_id'][0]}, {found['finding'][0]})" if found is against else ""
             notices.append(Notice(code=code, count=found.height, message=message + first))
     table = whole.join(against, on=_READ, how="anti", maintain_order="left")

@@ -13,6 +13,7 @@ import polars as pl
 
 from bpals.errors import MissingExtra, TruthError, UsageError
 from bpals.findings import Group
+from bpals.plural import several
 from bpals.score import peers
 from bpals.types import Notice
 
@@ -198,10 +199,11 @@ def _unknown_images(asked: pl.DataFrame, images: pl.DataFrame) -> list[Notice]:
         return []
     if len(unknown) == films.height:
         raise TruthError(
-            f"none of the {films.height:,} images of the reference is in this audit: the first is {unknown[0]!r}, "
+            f"of {several(films.height, 'image')} of the reference none is in this audit: the first is {unknown[0]!r}, "
             f"the audit has {images['image_id'].first()!r}. Type: bpals audit --source, with the dataset they belong to"
         )
-    message = f"{len(unknown):,} images of the reference are not in this audit and were left out (first: {unknown[0]})"
+    those = several(len(unknown), "image of the reference is", "images of the reference are")
+    message = f"{those} not in this audit: left out (first: {unknown[0]})"
     return [Notice(code="unknown_images", count=len(unknown), message=message)]
 
 
@@ -210,9 +212,9 @@ def _refuse_self_fitted(pairs: pl.DataFrame) -> None:
     if not fitted.is_empty():
         first = fitted.row(0, named=True)
         raise UsageError(
-            f"{fitted.height:,} pairs were used to calibrate this audit, and their trust is not cross-fitted (first: "
-            f"{first['image_id']}, {first['finding']}): it has seen the answer. Score other images with --split, or "
-            "type: bpals audit --calibrate KIND=PATH"
+            f"{several(fitted.height, 'pair was', 'pairs were')} used to calibrate this audit, and the trust there is "
+            f"not cross-fitted (first: {first['image_id']}, {first['finding']}): it has seen the answer. Score other "
+            "images with --split, or type: bpals audit --calibrate KIND=PATH"
         )
 
 
@@ -229,7 +231,8 @@ def _scorable(pairs: pl.DataFrame, images: pl.DataFrame, notices: list[Notice]) 
         left_out = pairs.filter(condition)
         pairs = pairs.filter(~condition)
         if left_out.height:
-            message = f"{left_out.height:,} pairs {words} were left out (first: {left_out['image_id'][0]})"
+            those = several(left_out.height, f"pair {words} was", f"pairs {words} were")
+            message = f"{those} left out (first: {left_out['image_id'][0]})"
             notices.append(Notice(code=code, count=left_out.height, message=message))
     if pairs.is_empty():
         raise TruthError("no pair of the reference has both a claim and a trust in this audit. Type: bpals audit")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bpals.errors import TruthError
 from bpals.findings import Group
+from bpals.plural import several
 from bpals.score.metrics import Curve
 from bpals.score.opinions import Audited, about
 from bpals.score.resamples import Resamples, Resampling, interval
@@ -87,7 +88,8 @@ def _against_the_others(reads: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]
     certain = reads.filter(pl.col("verdict").is_in(["present", "absent"]))
     for code, verdict, word in (("hedges", "uncertain", "hedged"), ("unreadable", "unreadable", "unreadable")):
         if count := reads.filter(pl.col("verdict") == verdict).height:
-            notices.append(Notice(code=code, count=count, message=f"{count:,} {word} verdicts were left out"))
+            those = several(count, f"{word} verdict was", f"{word} verdicts were")
+            notices.append(Notice(code=code, count=count, message=f"{those} left out"))
     said = (pl.col("verdict") == "present").cast(pl.Int64)
     others = certain.with_columns(
         read=said == 1, yes=said.sum().over(_PAIR) - said, reads=pl.len().over(_PAIR).cast(pl.Int64) - 1
@@ -95,11 +97,12 @@ def _against_the_others(reads: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]
     tied = (pl.col("yes") * 2 == pl.col("reads")) & (pl.col("reads") > 0)
     alone = pl.col("reads") == 0
     for code, condition, words in (
-        ("reader_ties", tied, "were left out because the other readers split evenly"),
-        ("single_reads", alone, "were left out because nobody else read the pair"),
+        ("reader_ties", tied, "because the other readers split evenly"),
+        ("single_reads", alone, "because nobody else read the pair"),
     ):
         if count := others.filter(condition).height:
-            notices.append(Notice(code=code, count=count, message=f"{count:,} verdicts {words}"))
+            those = several(count, "verdict was", "verdicts were")
+            notices.append(Notice(code=code, count=count, message=f"{those} left out {words}"))
     settled = others.filter(~(tied | alone))
     if settled.is_empty():
         raise TruthError(

@@ -16,6 +16,7 @@ import polars as pl
 
 from bpals.errors import TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Group, Vocabulary, fold
+from bpals.plural import several
 from bpals.score import exported, keys, sheets, verdicts
 from bpals.score.sheets import Sheet
 from bpals.types import REVIEWS, TRUTH, Notice, Reference, Reviews
@@ -85,11 +86,10 @@ class _Said:
         """Name and hash of each file read."""
         return {sheet.path.name: sheet.sha256 for sheet in self.sheets}
 
-    def count(self, code: str, count: int, message: str) -> None:
-        """Note something that was read on from, if it was there."""
+    def count(self, code: str, count: int, one: str, many: str) -> None:
+        """Note something that was read on from, if it was there; what is said of one, and of many."""
         if count:
-            text = message.replace("{}", f"{count:,}", 1)
-            self.notices.append(Notice(code=code, count=count, message=f"{self.path}: {text}"))
+            self.notices.append(Notice(code=code, count=count, message=f"{self.path}: {several(count, one, many)}"))
 
 
 def parse(spec: str, option: str = "--reference") -> tuple[str, Path | None]:
@@ -139,7 +139,12 @@ def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all", 
     votes = [exported.voting(sheet) for sheet in chosen]
     said = _spoken(where, votes, vocabulary)
     silent = sum(sheet.cells.height for sheet in chosen) - sum(sheet.cells.height for sheet in votes)
-    said.count("no_votes", silent, "{} rows are second reads, rounds, repeats or were replaced, and do not vote")
+    said.count(
+        "no_votes",
+        silent,
+        "row is a second read, a round, a repeat or was replaced, and does not vote",
+        "rows are second reads, rounds, repeats or were replaced, and do not vote",
+    )
     known = verdicts.spellings(vocabulary, GROUPS)
     settled = pl.concat([exported.settled(sheet, known) for sheet in chosen])
     _one_verdict_a_reader(said)
@@ -148,7 +153,8 @@ def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all", 
     read = said.table.select(REVIEWS.names()).cast(REVIEWS)
     table = keys.with_inclusion(read, where)
     keyed = read["inclusion"].null_count() - table["inclusion"].null_count()
-    said.count("key_used", keyed, f"{{}} reads got their chance of being drawn from its key, {keys.key_of(where)}")
+    key = f"chance of being drawn from the key of the file, {keys.key_of(where)}"
+    said.count("key_used", keyed, f"read got its {key}", f"reads got their {key}")
     return Reviews(
         table=table,
         groups=_groups_of(table),
@@ -176,10 +182,9 @@ def unknown_films(name: str, pairs: pl.DataFrame, images: pl.DataFrame) -> list[
     if missing.is_empty():
         return []
     films = missing["image_id"].n_unique()
-    message = (
-        f"{name}: {missing.height:,} verdicts are about {films:,} films that are not in this dataset "
-        f"(first: {missing['image_id'][0]}) and were left out"
-    )
+    verdict = several(missing.height, "verdict is", "verdicts are")
+    those = several(films, "film that is", "films that are")
+    message = f"{name}: {verdict} about {those} not in this dataset (first: {missing['image_id'][0]}): left out"
     return [Notice(code="unknown_images", count=missing.height, message=message)]
 
 
@@ -268,9 +273,20 @@ def _settled(kind: str, said: _Said) -> Reference:
         pl.col("verdict").n_unique().alias("verdicts"),
     )
     agreeing = (pl.col("rows") > 1) & (pl.col("verdicts") == 1)
-    said.count("duplicates", pairs.filter(agreeing).height, "{} pairs stand more than once and agree; each counts once")
+    said.count(
+        "duplicates",
+        pairs.filter(agreeing).height,
+        "pair stands more than once, always the same; it counts once",
+        "pairs stand more than once and agree; each counts once",
+    )
     against = pairs.filter(pl.col("verdicts") > 1)
-    said.count("contradictions", against.height, f"{{}} pairs contradict themselves and were left out{_first(against)}")
+    first = _first(against)
+    said.count(
+        "contradictions",
+        against.height,
+        f"pair contradicts itself and was left out{first}",
+        f"pairs contradict themselves and were left out{first}",
+    )
     return _reference(kind, said, pairs.filter(pl.col("verdicts") == 1))
 
 
@@ -284,7 +300,13 @@ def _voted(kind: str, said: _Said, min_readers: int | None) -> Reference:
     )
     if min_readers is None:
         tied = votes.filter(pl.col("yes") * 2 == pl.col("reads"))
-        said.count("ties", tied.height, f"{{}} pairs split the readers evenly and were left out{_first(tied)}")
+        first = _first(tied)
+        said.count(
+            "ties",
+            tied.height,
+            f"pair splits the readers evenly and was left out{first}",
+            f"pairs split the readers evenly and were left out{first}",
+        )
         settled = votes.filter(pl.col("yes") * 2 != pl.col("reads"))
         return _reference(kind, said, settled.with_columns(present=pl.col("yes") * 2 > pl.col("reads")))
     few = votes.filter(pl.col("reads") < min_readers)
@@ -293,7 +315,8 @@ def _voted(kind: str, said: _Said, min_readers: int | None) -> Reference:
         raise TruthError(
             f"{said.path}: no pair has {min_readers} readers; the most is {most}. Type: --min-readers {most}"
         )
-    said.count("few_readers", few.height, f"{{}} pairs have fewer than {min_readers} readers and were left out")
+    fewer = f"fewer than {min_readers} readers and"
+    said.count("few_readers", few.height, f"pair has {fewer} was left out", f"pairs have {fewer} were left out")
     enough = votes.filter(pl.col("reads") >= min_readers)
     return _reference(kind, said, enough.with_columns(present=pl.col("yes") >= min_readers))
 
@@ -301,7 +324,8 @@ def _voted(kind: str, said: _Said, min_readers: int | None) -> Reference:
 def _certain(said: _Said) -> pl.DataFrame:
     for verdict in ("uncertain", "unreadable"):
         count = said.table.filter(pl.col("verdict") == verdict).height
-        said.count(f"{verdict}_verdicts", count, f"{{}} {verdict} verdicts were left out")
+        one, many = f"{verdict} verdict was left out", f"{verdict} verdicts were left out"
+        said.count(f"{verdict}_verdicts", count, one, many)
     return said.table.filter(pl.col("verdict").is_in(["present", "absent"]))
 
 
@@ -311,13 +335,11 @@ def _one_verdict_a_reader(said: _Said) -> None:
         raise TruthError(f"{said.path}: some rows name no reader. Fill in 'Reader ID', or remove those rows")
     pairs = said.table.group_by(_READ).agg(pl.len().alias("rows"), pl.col("verdict").n_unique().alias("verdicts"))
     against = pairs.filter(pl.col("verdicts") > 1).sort(_READ)
-    said.count(
-        "reader_contradicts",
-        against.height,
-        f"{{}} times one reader said two things about a pair; that reader was left out there{_first(against)}",
-    )
+    two = f"one reader said two things about a pair; that reader was left out there{_first(against)}"
+    said.count("reader_contradicts", against.height, f"time {two}", f"times {two}")
     again = pairs.filter((pl.col("rows") > 1) & (pl.col("verdicts") == 1))
-    said.count("reader_repeats", again.height, "{} times one reader said the same about a pair again; it counts once")
+    same = "one reader said the same about a pair again; it counts once"
+    said.count("reader_repeats", again.height, f"time {same}", f"times {same}")
     said.table = said.table.join(against, on=_READ, how="anti").unique(_READ, keep="first", maintain_order=True)
 
 
@@ -332,8 +354,9 @@ def _reference(kind: str, said: _Said, pairs: pl.DataFrame) -> Reference:
             "name another file"
         )
     if pairs["present"].all():
+        those = several(pairs.height, "pair is", "pairs are all")
         raise TruthError(
-            f"{said.path} has no negatives: all {pairs.height:,} pairs are present, so a missed finding could not "
+            f"{said.path} has no negatives: its {those} present, so a missed finding could not "
             "be told from a right absence. Add the pairs that were read as absent"
         )
     truth = pairs.select(TRUTH.names()).cast(TRUTH)

@@ -23,6 +23,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from bpals.errors import TruthError, UnknownName
+from bpals.plural import several
 from bpals.score.resamples import Resamples, Resampling, interval
 from bpals.types import Notice
 
@@ -89,7 +90,8 @@ def with_reads(pairs: pl.DataFrame, reads: pl.DataFrame, *, seed: int = 0) -> tu
         raise TruthError("no read is about a pair that was adjudicated. Name the reads of the same films")
     notices = []
     if unread := joined.height - read.height:
-        message = f"{unread:,} pairs that nobody read were left out of the replay"
+        pairs_unread = several(unread, "pair that nobody read was", "pairs that nobody read were")
+        message = f"{pairs_unread} left out of the replay"
         notices.append(Notice(code="unread", count=unread, message=message))
     return read, notices
 

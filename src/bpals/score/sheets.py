@@ -21,7 +21,7 @@ LINE = "\0line"
 
 UNPACKED = "{name} is cut off or damaged: gzip cannot unpack it. Download it again"
 UNEVEN = (
-    "{name}, line {line}: {fields} values under {width} columns; the file may be cut off. "
+    "{name}, line {line}: {fields} where the header has {width}; the file may be cut off. "
     "Mend that line, or download the file again"
 )
 HALF = "{name} is no whole Parquet file. Download it again"

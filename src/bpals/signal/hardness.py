@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from bpals.findings import Group
+from bpals.plural import several
 from bpals.signal.flags import LOW_TRUST
 from bpals.signal.pairs import Matrix, logit, sigmoid
 from bpals.signal.ridge import newton
@@ -167,8 +168,9 @@ def learn(subjects: Sequence[Subject], conditions: Conditions, reads: pl.DataFra
     sample = _Sample.of(subjects, conditions, split.sort("subject", "row"))
     told = {"pairs": len(sample.split), "split": int(sample.split.sum())}
     if len(sample.split) < FEWEST_PAIRS or min(told["split"], told["pairs"] - told["split"]) < FEWEST_SPLITS:
+        pairs = several(told["pairs"], "pair was", "pairs were")
         words = (
-            f"too few reads to learn where readers split: {told['pairs']} pairs were read by two or more readers, "
+            f"too few reads to learn where readers split: {pairs} read by two or more readers, "
             f"who split on {told['split']}; it takes {FEWEST_PAIRS} pairs, {FEWEST_SPLITS} split and as many not"
         )
         return Lesson(told=told | {"words": words})

@@ -14,6 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from bpals.plural import several
+
 Floats = NDArray[np.float64]
 
 FEWEST_TWICE = 30
@@ -55,7 +57,8 @@ def correct(told: pl.DataFrame, seed: int = 0) -> Corrected:
     read = told.filter(pl.col("looked") & (pl.col("yes") + pl.col("no") > 0))
     twice = read.filter(pl.col("yes") + pl.col("no") > 1).height
     if twice < FEWEST_TWICE:
-        return Corrected(twice=twice, why_not=f"{twice:,} pairs were read twice; {FEWEST_TWICE} are needed")
+        read_twice = several(twice, "pair was", "pairs were")
+        return Corrected(twice=twice, why_not=f"{read_twice} read twice; {FEWEST_TWICE} are needed")
     patterns = read.group_by("cell", "says", "yes", "no").len().sort("cell", "says", "yes", "no")
     sizes = told.group_by("cell", "says").agg(size=pl.len()).join(patterns, on=["cell", "says"], how="semi")
     return corrected(patterns, sizes.sort("cell", "says"), seed)

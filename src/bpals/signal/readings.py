@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.plural import several
 from bpals.types import Notice
 
 PAIR = ["image_id", "finding"]
@@ -62,8 +63,8 @@ def place(pairs: pl.DataFrame, stratified: pl.DataFrame) -> tuple[pl.DataFrame, 
     if missing := pairs.height - claimed.height:
         first = pairs.join(stratified, on=PAIR, how="anti", maintain_order="left").row(0, named=True)
         message = (
-            f"{missing:,} pairs that were read make no claim of presence or absence, or were not audited "
-            f"(first: {first['image_id']}, {first['finding']}); they were left out"
+            f"{several(missing, 'pair that was read makes', 'pairs that were read make')} no claim of presence or "
+            f"absence, or none that is audited (first: {first['image_id']}, {first['finding']}): left out"
         )
         notices.append(Notice(code="unclaimed_reads", count=missing, message=message))
     found = stratified.filter(pl.col("finding").is_in(claimed["finding"].unique().implode()))
@@ -78,7 +79,8 @@ def place(pairs: pl.DataFrame, stratified: pl.DataFrame) -> tuple[pl.DataFrame, 
     )
     beside = pl.col("looked") & pl.col("planned") & pl.col("drawn").is_null()
     if count := laid.filter(beside).height:
-        message = f"{count:,} pairs were read that the plan of their finding did not draw; they were left out"
+        those = several(count, "pair was", "pairs were")
+        message = f"{those} read that the plan of the finding did not draw: left out"
         notices.append(Notice(code="unplanned_reads", count=count, message=message))
     return _unread(laid, beside), notices + _skipped(laid)
 
@@ -92,14 +94,17 @@ def _skipped(laid: pl.DataFrame) -> list[Notice]:
     chosen = gaps.join(elsewhere, on="finding").filter(pl.col("skipped") > MOST_SKIPPED * pl.col("reached"))
     if chosen.height:
         first = chosen.row(0, named=True)
+        of = f"of {first['finding']}"
         raise TruthError(
-            f"{first['elsewhere']:,} pairs of {first['finding']} were read that the plan did not draw, and "
-            f"{first['skipped']:,} of its first {first['reached']:,} were not: such reads are chosen, may be enriched "
-            "in errors and give no rate. Read the list of bpals rate plan from its top, or leave the other reads out"
+            f"{several(first['elsewhere'], f'pair {of} was', f'pairs {of} were')} read that the plan did not draw, and "
+            f"of its first {first['reached']:,}, {several(first['skipped'], 'was', 'were')} not: such reads are "
+            "chosen, may be enriched in errors and give no rate. Read the list of bpals rate plan from its top, or "
+            "leave the other reads out"
         )
     if not (count := int(gaps["skipped"].sum())):
         return []
-    message = f"{count:,} pairs of the reading list were passed over; the rate holds if nothing about the film was why"
+    those = several(count, "pair of the reading list was", "pairs of the reading list were")
+    message = f"{those} passed over; the rate holds if nothing about the film was why"
     return [Notice(code="skipped_pairs", count=count, message=message)]
 
 
@@ -115,13 +120,15 @@ def cells(placed: pl.DataFrame, *, simple_random: bool = False, seed: int = 0) -
     notices = []
     unknown = pl.col("looked") & pl.col("inclusion").is_null()
     if count := placed.filter(unknown).height:
-        message = f"{count:,} pairs were read without a known chance of being drawn; they say nothing about a rate"
-        notices.append(Notice(code="unknown_inclusion", count=count, message=f"{message} and were left out"))
+        those = several(count, "pair was", "pairs were")
+        message = f"{those} read without a known chance of being drawn, which says nothing about a rate: left out"
+        notices.append(Notice(code="unknown_inclusion", count=count, message=message))
     known = _unread(placed, unknown)
     if not known["looked"].any():
+        those = several(int(placed["looked"].sum()), "pair that was", "pairs that were")
         raise TruthError(
-            f"none of the {placed['looked'].sum():,} pairs that were read has a known chance of being drawn, so they "
-            "may be enriched in errors and give no rate. Type: bpals rate plan, and read what it draws; or, if every "
+            f"of {those} read none has a known chance of being drawn: such reads may be enriched in errors and give "
+            "no rate. Type: bpals rate plan, and read what it draws; or, if every "
             "pair had the same chance, add --simple-random"
         )
     certain = pl.col("looked") & (pl.col("inclusion") >= 1)
@@ -170,8 +177,8 @@ def _evened(told: pl.DataFrame, seed: int) -> tuple[pl.DataFrame, list[Notice]]:
     aside = pl.col("looked") & pl.Series(lots >= keep.to_numpy())
     count = told.filter(aside).height
     message = (
-        f"{count:,} pairs had a larger chance of being read than others of their stratum; a lottery set them aside, so "
-        "that the rest counts alike"
+        f"a lottery set {several(count, 'pair')} aside that had a larger chance of being read than others of the "
+        "stratum, so that the rest counts alike"
     )
     return _unread(told, aside), [Notice(code="uneven_inclusion", count=count, message=message)] if count else []
 

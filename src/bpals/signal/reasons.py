@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from bpals.plural import several
 from bpals.signal import flags
 from bpals.signal.blocks import in_blocks
 from bpals.signal.hardness import Hard, judges_split
@@ -90,7 +91,7 @@ def flag_reasons(seen: Flagged, findings: tuple[str, ...], hard: Mapping[str, Ha
             continue
         its = hard[finding]
         told = len(words) + _cents(its.p_split) + np.where(nobody[:, column], 0, len(CENTS))
-        usually = f"they did on {100 * its.usual:.0f} % of the {its.pairs:,} pairs that several read"
+        usually = f"they did on {100 * its.usual:.0f} % of the {several(its.pairs, 'pair')} that several read"
         words += [f"hard: readers would split here with a chance of {p} %; {usually}" for p in CENTS]
         words += [f"clear: readers would split here with a chance of only {p} %; {usually}" for p in CENTS]
         which[:, column] = np.where(nobody[:, column] | low[:, column], told, 0)
@@ -118,7 +119,7 @@ def timeline_reasons(pairs: Pairs, images: pl.DataFrame, reports: pl.DataFrame) 
     most, least = np.maximum(before, after), np.minimum(before - ABSENT, after - ABSENT) + ABSENT
     others = (size - 1).astype(np.int32)[:, None]
     (on_all, on_none), (absent_on_all, _) = (_on_others(said == word, report, rank) for word in (PRESENT, ABSENT))
-    present, absent, several = pairs.states == 1, pairs.states == 0, others > 1
+    present, absent, many = pairs.states == 1, pairs.states == 0, others > 1
     noun = ("study", "studies") if images["study_id"].is_not_null().any() else ("film", "films")
     words, places = _timeline_words(noun, int(size.max(initial=1)))
     beside = np.where(before == SILENT, np.int32(2), after == SILENT)
@@ -133,9 +134,9 @@ def timeline_reasons(pairs: Pairs, images: pl.DataFrame, reports: pl.DataFrame) 
     say("against an absence", absent & (least == PRESENT), beside)
     say("for a presence", present & (least == PRESENT), beside)
     say("against a presence", present & (most == ABSENT), beside)
-    say("present on all", ~present & on_all & several, others)
-    say("claimed on none", present & on_none & several, others)
-    say("absent on all", present & absent_on_all & several, others)
+    say("present on all", ~present & on_all & many, others)
+    say("claimed on none", present & on_none & many, others)
+    say("absent on all", present & absent_on_all & many, others)
     say("alone", others == 0)
     say("nameless", images["patient_id"].is_null().to_numpy()[:, None])
     which[np.isnan(pairs.states)] = 0

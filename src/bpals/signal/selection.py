@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from bpals.plural import several
 from bpals.signal.certificate import Certificate
 from bpals.signal.drawn import Drawn, Floats
 
@@ -32,7 +33,8 @@ def control_discoveries(drawn: Drawn, candidates: Floats, *, false_share: float 
     cut = float(np.sort(candidates)[listed - 1]) if listed else None
     more = 0 if listed else _more(kept, candidates, false_share)
     if listed:
-        words = f"{listed:,} claims are listed, of which on average at most {false_share:.0%} are right after all"
+        those = several(listed, "claim is", "claims are")
+        words = f"{those} listed, of which on average at most {false_share:.0%} are right after all"
     elif more is None:
         words = (
             f"no list is certified at {false_share:.0%}: no claim has less trust than every reviewed one that is right"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from bpals.plural import several
 from bpals.types import Notice
 
 PAIR = ["image_id", "finding"]
@@ -28,8 +29,8 @@ def _probable(judge: str, answers: pl.DataFrame) -> tuple[pl.DataFrame, list[Not
     if strange.is_empty():
         return answers, []
     message = (
-        f"{judge}: {strange.height:,} of its {answers.height:,} answers give no probability from 0 to 1 "
-        f"({_first(strange)} gives {strange['p_present'][0]}); they count as not answered"
+        f"{judge}: of its {several(answers.height, 'answer')} {several(strange.height, 'gives', 'give')} no "
+        f"probability from 0 to 1 ({_first(strange)} gives {strange['p_present'][0]}): counted as not answered"
     )
     return answers.filter(~wrong), [Notice(code="no_probability", count=strange.height, message=message)]
 
@@ -49,7 +50,7 @@ def _once(judge: str, answers: pl.DataFrame, notices: list[Notice]) -> tuple[pl.
         ("answers_again", again, "it gives the same answer again ({}); it counts once"),
     ):
         if found.height:
-            message = f"{judge}: about {found.height:,} pairs {words.format(f'first: {_first(found)}')}"
+            message = f"{judge}: about {several(found.height, 'pair')} {words.format(f'first: {_first(found)}')}"
             notices = [*notices, Notice(code=code, count=found.height, message=message)]
     return kept, notices
 

@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bpals.errors import UsageError
+from bpals.plural import several
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -78,7 +79,8 @@ def allocate(size: Ints, suspicion: Floats, reads: int) -> Ints:
     """
     least = np.minimum(size, FEWEST)
     if reads < least.sum():
-        raise UsageError(f"{reads} reads are too few for {len(size)} strata. Type: --reads {int(least.sum())}, or more")
+        few, strata = several(reads, "read is", "reads are"), several(len(size), "stratum", "strata")
+        raise UsageError(f"{few} too few for {strata}. Type: --reads {int(least.sum())}, or more")
     total = min(reads, int(size.sum()))
     share, fixed, given = spread(size, suspicion), np.zeros(len(size), dtype=np.bool_), least.astype(np.float64)
     while not fixed.all():

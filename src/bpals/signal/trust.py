@@ -12,6 +12,7 @@ import polars as pl
 from bpals.chronology import patients, reports_of_films
 from bpals.errors import UsageError
 from bpals.findings import Group
+from bpals.plural import several
 from bpals.signal import calibrate
 from bpals.signal.blocks import in_blocks
 from bpals.signal.combine import Combined, combine
@@ -267,7 +268,8 @@ def _where_hard(parts: Sequence[Part], dataset: Dataset, heard: _Heard) -> Lesso
 
 def _refuse_too_few(truths: Truths, reference: Reference) -> None:
     if truths.patients < FEWEST_PATIENTS:
+        here = several(truths.patients, "is", "are")
         raise UsageError(
-            f"--calibrate {reference.kind}: {truths.patients} of its patients are in this dataset, and cross-fitting "
+            f"--calibrate {reference.kind}: of its patients {here} in this dataset, and cross-fitting "
             f"by patient needs {FEWEST_PATIENTS}. Give more expert labels, or audit without --calibrate"
         )

@@ -11,6 +11,7 @@ from bpals.errors import NotNow
 from bpals.ledger.ready import Ready
 from bpals.ledger.reviewschema import DRAWN, READING, STUDY
 from bpals.ledger.schema import now
+from bpals.plural import several
 from bpals.review.desk import readings
 from bpals.review.desk.answer import Answer, Spent
 from bpals.review.desk.assignment import finish_blind
@@ -285,7 +286,8 @@ def _after_lock(sitting: Sitting, row: Row[Any]) -> None:
     if limit is not None:
         read = int(_LOCKED.value(sitting.connection, study=sitting.study_id))
         if read >= limit:
-            stop(sitting, f"{read:,} readings are locked, and the study was to stop at {limit:,}")
+            locked = several(read, "reading is", "readings are")
+            stop(sitting, f"{locked} locked, and the study was to stop at {limit:,}")
 
 
 def stop(sitting: Sitting, why: str) -> None:

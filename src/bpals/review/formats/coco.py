@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.plural import several
 from bpals.review.formats.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, table_of
 from bpals.types import Notice
 
@@ -49,7 +50,8 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
     }
     content = json.dumps(whole, ensure_ascii=False, indent=1).encode()
     without = reviews.height - boxed.height
-    message = f"{without:,} of {reviews.height:,} reads have no box and are not in it; csv and parquet have them"
+    unboxed = several(without, "read")
+    message = f"not in it: {unboxed} without a box, of {reviews.height:,}; csv and parquet have every read"
     return Written(
         files={"": content}, notices=(Notice(code="unboxed", count=without, message=message),) * bool(without)
     )

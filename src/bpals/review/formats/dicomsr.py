@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from bpals.errors import MissingExtra, TruthError, UsageError
+from bpals.plural import several
 from bpals.review.formats.exchange import Films, Found, Written, as_boxes, boxes_of, no_reads, table_of
 from bpals.review.formats.labelstudio import READING
 from bpals.review.formats.reviewtable import TRUTH, truths_of
@@ -61,13 +62,13 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
             files[name] = report
         files |= dict(_truth(rows, content) for rows in truths.get(str(film), []))
     if not files:
+        films_read = several(len(others), "film that was", "films that were")
         raise UsageError(
-            f"none of the {len(others):,} films that were read is DICOM (first: {others[0]}), and a DICOM SR needs the "
+            f"of {films_read} read none is DICOM (first: {others[0]}), and a DICOM SR needs the "
             "study of its film. Type: --format csv, or name the DICOM films with --images PATH"
         )
-    message = (
-        f"{left_out:,} reads of {len(others):,} films that are no DICOM are not in it (first: {(others or ['-'])[0]})"
-    )
+    no_dicom = several(len(others), "film that is", "films that are")
+    message = f"not in it: {several(left_out, 'read')} of {no_dicom} no DICOM (first: {(others or ['-'])[0]})"
     return Written(files=files, notices=(Notice(code="no_dicom", count=left_out, message=message),) * bool(left_out))
 
 
@@ -254,7 +255,7 @@ def read(files: Mapping[str, bytes], name: str) -> Found:
         raise TruthError(
             f"{name} holds no report that bpals wrote. Export them with --format dicom-sr, or name another"
         )
-    message = f"{name}: {strange:,} files are no reports of bpals and were left out"
+    message = f"{name}: {several(strange, 'file is no report', 'files are no reports')} of bpals: left out"
     return Found(
         table=table_of(rows, name),
         notices=(

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.plural import several
 from bpals.review.formats.reviewtable import KEPT
 from bpals.types import Notice
 
@@ -59,7 +60,9 @@ def table_of(rows: list[dict[str, Any]], name: str) -> pl.DataFrame:
 
 def no_reads(name: str, settled: int) -> tuple[Notice, ...]:
     """Count verdicts that readers came to together elsewhere: nobody read them, so none is kept."""
-    message = f"{name}: {settled:,} verdicts are what readers came to together, and no reads; they were left out"
+    together = "that readers came to together"
+    those = several(settled, f"verdict {together} is no read", f"verdicts {together} are no reads")
+    message = f"{name}: {those}: left out"
     return (Notice(code="settled", count=settled, message=message),) * bool(settled)
 
 

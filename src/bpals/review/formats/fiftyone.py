@@ -14,6 +14,7 @@ import polars as pl
 
 from bpals.errors import TruthError
 from bpals.ledger.reviewschema import VERDICTS
+from bpals.plural import several
 from bpals.review.formats.exchange import Films, Found, Written, boxes_of, loaded, table_of
 from bpals.review.formats.reviewtable import KEPT, REASON, truths_of
 from bpals.types import Notice
@@ -46,9 +47,8 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
         unsized += 0 if size else len(boxed)
         samples.append(sample)
     content = json.dumps({"samples": samples}, ensure_ascii=False, indent=1).encode()
-    message = (
-        f"{unsized:,} reads have boxes on films whose pixels were not found; they are kept, not drawn: --images PATH"
-    )
+    those = several(unsized, "read has", "reads have")
+    message = f"{those} boxes on films whose pixels were not found; kept, not drawn: --images PATH"
     return Written(
         files={"": content}, notices=(Notice(code="unsized", count=unsized, message=message),) * bool(unsized)
     )

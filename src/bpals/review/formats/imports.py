@@ -7,6 +7,7 @@ import polars as pl
 from bpals.errors import TruthError
 from bpals.ledger.reviewschema import PHASES, VERDICTS
 from bpals.ledger.schema import now
+from bpals.plural import several
 from bpals.review.formats.exchange import true_boxes
 from bpals.review.formats.reviewtable import KEPT
 from bpals.types import Notice
@@ -80,7 +81,7 @@ def standing(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
     kept = table.filter(pl.col("stands") == 1)
     if not (count := table.height - kept.height):
         return kept, []
-    message = f"{count:,} reads were replaced by later ones, or undone, where they come from; they were left out"
+    message = f"{several(count, 'read was', 'reads were')} replaced or undone before the file was written: left out"
     return kept, [Notice(code="replaced_reads", count=count, message=message)]
 
 
@@ -95,6 +96,7 @@ def said_twice(table: pl.DataFrame) -> list[Notice]:
         found = again.filter(chosen)
         if found.height:
             first = ", ".join(found.select(*PAIR, "reader").row(0))
-            message = f"{found.height:,} times one reader {words}; every read is kept and votes (first: {first})"
+            times = several(found.height, "time")
+            message = f"{times} one reader {words}; every read is kept and votes (first: {first})"
             notices.append(Notice(code=code, count=found.height, message=message))
     return notices

@@ -9,6 +9,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from bpals.plural import several
 from bpals.review.desk.account import Account
 from bpals.review.people.oidc import FLOW_S, OidcFailed, Provider
 from bpals.review.people.throttle import Throttle
@@ -51,7 +52,7 @@ class Entrance:
         if max(waits) > 0:
             roomlog.refused(request.scope, "throttle")
             minutes = round(max(waits) / 60) or 1
-            words = f"Too many tries. Wait {minutes} minutes, or use a login link."
+            words = f"Too many tries. Wait {several(minutes, 'minute')}, or use a login link."
             headers = {"retry-after": str(int(max(waits)) + 1)}
             raise Declined(Problem(status=429, code="throttle", message=words, headers=headers))
 

@@ -65,11 +65,12 @@ class Dataset:
 
 
 def cases() -> list[Case]:
-    """Every case; the flat ones lie just beyond what may be certified."""
+    """Every case; the flat ones lie just beyond what may be certified, the few are fewer than a first set takes."""
     usual = [Case(wrong, read, targeted) for wrong in WRONG for read in READ for targeted in (False, True)]
     edge = [Case(wrong, 300, targeted, flat=True) for wrong in (0.79, 0.055) for targeted in (False, True)]
+    few = [Case(0.68, 25, targeted=False), Case(0.79, 25, targeted=False, flat=True)]
     learnt = [Case(wrong, read, False, fitted=True) for wrong in (0.31, 0.44, 0.68) for read in (100, 300)]
-    return usual + edge + learnt
+    return usual + edge + few + learnt
 
 
 def make(case: Case, rng: np.random.Generator) -> Dataset:

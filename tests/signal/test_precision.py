@@ -43,16 +43,31 @@ def test_zero_bad_claims_take_as_many_reviews_as_the_powers_say():
         assert (target.allowed(n), target.allowed(n - 1)) == (0, -1)
 
 
-@pytest.mark.parametrize("reviews", [0, 1, FIRST - 1])
-def test_too_few_reviews_certify_nothing_and_say_what_it_takes(reviews):
+@pytest.mark.parametrize(
+    ("reviews", "more", "words"),
+    [
+        (0, FIRST, "0 reviewed patients: of the 40 with the lowest trust at least 36 must be errors"),
+        (1, 10, "1 reviewed patient: of the 11 with the lowest trust at least 11 must be errors"),
+        (10, 1, "10 reviewed patients: of the 11 with the lowest trust at least 11 must be errors"),
+    ],
+)
+def test_too_few_reviews_certify_nothing_and_say_what_it_takes(reviews, more, words):
     """However wrong the reviewed claims are."""
     refused = precise(np.linspace(0, 0.1, reviews), np.ones(reviews))
     assert not refused.certified
-    assert refused.more == FIRST - reviews
-    assert refused.words == (
-        f"nothing is certified at precision 80% by {reviews} reviewed patients: "
-        "of the 40 with the lowest trust at least 36 must be errors"
-    )
+    assert refused.more == more
+    assert refused.words == f"nothing is certified at precision 80% by {words}"
+
+
+@pytest.mark.parametrize(("reviews", "errors"), [(11, 11), (15, 15), (20, 19), (39, 35)])
+def test_fewer_reviews_than_the_first_set_takes_are_one_set(reviews, errors):
+    """All of them are certified where the test shows it, and with one error less none is."""
+    trust = np.linspace(0, 0.1, reviews)
+    given, refused = (precise(trust, np.arange(reviews) < count) for count in (errors, errors - 1))
+    assert (given.cut, given.reviewed, given.wrong, given.more) == (trust[-1], reviews, errors, 0)
+    assert not refused.certified
+    if reviews > errors or reviews > 11:
+        assert refused.words.endswith(f"at least {errors} must be errors, and {errors - 1} are")
 
 
 def test_the_words_keep_their_promise():
@@ -95,7 +110,7 @@ def test_films_of_a_patient_count_once():
     """Four hundred wrong claims of ten patients are ten."""
     refused = precise(np.linspace(0, 0.4, 400), np.ones(400), patient=np.arange(400) % 10)
     assert not refused.certified
-    assert refused.more == 30
+    assert refused.more == 1
 
 
 def test_trusted_claims_are_certified_from_a_trust_on():

@@ -1,6 +1,7 @@
 """Learn-then-Test: how far a set of claims may be widened while a binomial test still shows how few of it are bad.
 
-Sets are walked from strict to loose: the claims up to the n-th reviewed one, for numbers n that are fixed beforehand.
+Sets are walked from strict to loose: the claims up to the n-th reviewed one, for numbers n that are fixed beforehand;
+with fewer reviews than the strictest set takes all are one set, for how many there are says nothing of their errors.
 The walk stops at the first set that is not shown, and the last that was is used. So each is tested with the whole
 doubt, and looking at many costs nothing. Where claims with less trust are wrong at least as often, a set with too many
 bad claims is certified with a chance of at most the doubt. Where they are not, the same holds of claims with the trusts
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bpals.plural import several
 from bpals.signal.certificate import Certificate
 from bpals.signal.chances import binomial, clopper_pearson
 from bpals.signal.drawn import Bools, Drawn, Floats
@@ -25,7 +27,9 @@ DOUBT = 0.1
 ERROR_SHARE = 0.05
 """At most this share of the claims from a certified cut on is wrong, with the same doubt."""
 ROOM = 8.0
-"""The strictest set has this many reviewed claims over the share of bad ones: half that share then passes the test."""
+"""The strictest set has this many reviewed claims over the share of bad ones: half that share then passes the test.
+
+With fewer reviews it has all of them."""
 WIDER = 1.5
 """Each further set has this many times as many; so all are fixed before any review is seen."""
 FAR = 10_000
@@ -43,6 +47,11 @@ class Target:
     def first(self) -> int:
         """How many reviewed claims the strictest set has."""
         return math.ceil(ROOM / self.share - 1e-9)
+
+    @property
+    def fewest(self) -> int:
+        """How many reviewed claims show it if none of them is bad."""
+        return math.ceil(math.log(self.doubt) / math.log(1 - self.share) - 1e-9)
 
     def shown(self, n: int, bad: int) -> bool:
         """Say whether `bad` of n shows it."""
@@ -90,27 +99,27 @@ class Walk:
     failed: Tested | None = None
     """The set at which the walk ended; None where it ran out of reviews."""
 
-    def more(self, target: Target, reviewed: int) -> int | None:
+    def more(self, target: Target) -> int | None:
         """Say how many more reviews the strictest set takes."""
         if self.shown is not None:
             return 0
-        tested = self.failed
-        return max(1, target.first - reviewed) if tested is None else target.more(tested.n, tested.bad)
+        return target.first if self.failed is None else target.more(self.failed.n, self.failed.bad)
 
 
 def certify_precision(drawn: Drawn, *, precision: float = PRECISION, doubt: float = DOUBT) -> Certificate:
     """Find how far up claims may be called mislabelled so that at least `precision` of them are wrong."""
     target = Target(share=1 - precision, doubt=doubt)
-    walk = _walk(drawn, drawn.trust, ~drawn.wrong, target, target.first)
+    walk = _walk(drawn, drawn.trust, ~drawn.wrong, target)
     tested = walk.shown or walk.failed
     n, errors = (0, 0) if tested is None else (tested.n, tested.n - tested.bad)
     if walk.shown:
         words = f"certified precision {precision:.0%}, doubt {doubt:.0%}: {errors} of {n} reviewed flags were errors"
     else:
+        size = max(n, target.fewest) if n else target.first
         words = (
-            f"nothing is certified at precision {precision:.0%} by {drawn.patients} reviewed patients: "
-            f"of the {target.first} with the lowest trust at least {target.first - target.allowed(target.first)} "
-            "must be errors"
+            f"nothing is certified at precision {precision:.0%} by {several(drawn.patients, 'reviewed patient')}: "
+            f"of the {size} with the lowest trust at least {size - target.allowed(size)} must be errors"
+            + (f", and {errors} are" if size == n else "")
         )
     return Certificate(
         promise="precision",
@@ -119,7 +128,7 @@ def certify_precision(drawn: Drawn, *, precision: float = PRECISION, doubt: floa
         cut=None if walk.shown is None else float(drawn.trust[walk.shown.last]),
         reviewed=n,
         wrong=errors,
-        more=walk.more(target, int(drawn.fair(drawn.every).sum())),
+        more=walk.more(target),
         population=drawn.population(tested.within if tested else drawn.every),
         words=words,
     )
@@ -128,9 +137,7 @@ def certify_precision(drawn: Drawn, *, precision: float = PRECISION, doubt: floa
 def certify_trusted(drawn: Drawn, *, errors: float = ERROR_SHARE, doubt: float = DOUBT) -> Certificate:
     """Find how far down claims may be trusted so that at most `errors` of them are wrong."""
     target = Target(share=errors, doubt=doubt)
-    # With fewer than the first set needs all are one set: how many there are says nothing of their errors.
-    most = int(drawn.fair(drawn.every).sum())
-    walk = _walk(drawn, -drawn.trust, drawn.wrong, target, max(1, min(target.first, most)))
+    walk = _walk(drawn, -drawn.trust, drawn.wrong, target)
     tested = walk.shown or walk.failed
     n, wrong = (0, 0) if tested is None else (tested.n, tested.bad)
     cut = None if walk.shown is None else float(drawn.trust[walk.shown.last])
@@ -147,7 +154,7 @@ def certify_trusted(drawn: Drawn, *, errors: float = ERROR_SHARE, doubt: float =
         cut=cut,
         reviewed=n,
         wrong=wrong,
-        more=walk.more(target, most),
+        more=walk.more(target),
         population=drawn.population(tested.within if tested else drawn.every),
         words=words,
     )
@@ -177,8 +184,9 @@ def bound_errors(drawn: Drawn, cut: float, *, doubt: float = DOUBT) -> Certifica
     )
 
 
-def _walk(drawn: Drawn, strictness: Floats, bad: Bools, target: Target, first: int) -> Walk:
+def _walk(drawn: Drawn, strictness: Floats, bad: Bools, target: Target) -> Walk:
     """Walk from strict to loose until a set is not shown, or the reviews run out."""
+    first = max(1, min(target.first, int(drawn.fair(drawn.every).sum())))
     order = np.argsort(strictness, kind="stable")
     shown = None
     for count in _counts(first, len(drawn)):

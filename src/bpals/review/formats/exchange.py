@@ -66,6 +66,13 @@ def no_reads(name: str, settled: int) -> tuple[Notice, ...]:
     return (Notice(code="settled", count=settled, message=message),) * bool(settled)
 
 
+def not_drawn(reads: int) -> tuple[Notice, ...]:
+    """Count reads whose boxes a format measures by the size of the film, and nobody knows it."""
+    those = several(reads, "read has", "reads have")
+    message = f"{those} boxes on films whose pixels were not found; kept, not drawn: --images PATH"
+    return (Notice(code="unsized", count=reads, message=message),) * bool(reads)
+
+
 def boxes_of(text: str | None) -> list[list[float]]:
     """Read the boxes of a review: x, y, width and height of each, in pixels of the film."""
     return json.loads(text) if text else []

@@ -14,10 +14,8 @@ import polars as pl
 
 from bpals.errors import TruthError
 from bpals.ledger.reviewschema import VERDICTS
-from bpals.plural import several
-from bpals.review.formats.exchange import Films, Found, Written, boxes_of, loaded, table_of
+from bpals.review.formats.exchange import Films, Found, Written, boxes_of, loaded, not_drawn, table_of
 from bpals.review.formats.reviewtable import KEPT, REASON, truths_of
-from bpals.types import Notice
 
 GIVEN_BACK = tuple(KEPT.names())
 """The columns that this format gives back as they were."""
@@ -47,11 +45,7 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
         unsized += 0 if size else len(boxed)
         samples.append(sample)
     content = json.dumps({"samples": samples}, ensure_ascii=False, indent=1).encode()
-    those = several(unsized, "read has", "reads have")
-    message = f"{those} boxes on films whose pixels were not found; kept, not drawn: --images PATH"
-    return Written(
-        files={"": content}, notices=(Notice(code="unsized", count=unsized, message=message),) * bool(unsized)
-    )
+    return Written(files={"": content}, notices=not_drawn(unsized))
 
 
 def _classification(row: Row) -> Row:

@@ -17,8 +17,17 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import TruthError
-from bpals.plural import several
-from bpals.review.formats.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, no_reads, table_of
+from bpals.review.formats.exchange import (
+    Films,
+    Found,
+    Written,
+    as_boxes,
+    boxes_of,
+    loaded,
+    no_reads,
+    not_drawn,
+    table_of,
+)
 from bpals.review.formats.reviewtable import KEPT, REASON, TRUTH, truths_of
 from bpals.types import Notice
 
@@ -46,11 +55,7 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
         data = {"image": film[0], "image_id": film[0]}
         tasks.append({"id": number, "data": data, "annotations": annotations, "predictions": []})
     content = json.dumps(tasks, ensure_ascii=False, indent=1).encode()
-    those = several(unsized, "read has", "reads have")
-    message = f"{those} boxes on films whose pixels were not found; kept, not drawn: --images PATH"
-    return Written(
-        files={"": content}, notices=(Notice(code="unsized", count=unsized, message=message),) * bool(unsized)
-    )
+    return Written(files={"": content}, notices=not_drawn(unsized))
 
 
 def _annotation(rows: list[Row], size: tuple[int, int] | None) -> Row:

@@ -18,9 +18,9 @@ EVERY_S = 0.2
 
 def peak_mb(process: str = "self") -> float:
     """Give the most memory that a process had so far; this one, unless another that lives is named by its number."""
-    status = Path("/proc") / process / "status"
-    if status.exists():
-        return int(re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())[0]) * 1024 / 1e6
+    if sys.platform == "linux":
+        status = (Path("/proc") / process / "status").read_text(encoding="ascii", errors="replace")
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024 / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
 
 
@@ -29,7 +29,7 @@ class ChildrenWatch:
 
     def __init__(self) -> None:
         """Start with nothing seen."""
-        self.peak_mb = 0.0
+        self._peaks: dict[str, float] = {}
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -43,11 +43,17 @@ class ChildrenWatch:
         self._ends.set()
         self._thread.join()
 
+    @property
+    def peak_mb(self) -> float:
+        """The most memory that one of them had."""
+        return max(self._peaks.values(), default=0.0)
+
     def _watch(self) -> None:
         while not self._ends.wait(EVERY_S):
             for listed in Path("/proc/self/task").glob("*/children"):
                 try:
                     for child in listed.read_text().split():
-                        self.peak_mb = max(self.peak_mb, peak_mb(child))
+                        # The last look counts: before its program starts, a child has the memory of its parent.
+                        self._peaks[child] = peak_mb(child)
                 except (OSError, IndexError):  # It ended while it was looked at.
                     continue

@@ -362,13 +362,20 @@ def test_an_endpoint_that_dies_on_the_way_gives_its_films_away(path):
         FaultyServer(latency_s=0.01, keeps_images=True) as dying,
         FaultyServer(latency_s=0.01, keeps_images=True) as well,
     ):
-        worker = threading.Timer(0.2, dying.stop)
+        worker = threading.Thread(target=stop_when_asked, args=(dying, 20))
         worker.start()
         judge = UuidChat()
         runs.ask(path, judge, runs.films(80), dying.url, well.url, todo=80, pace=replace(runs.QUICK, in_flight=8))
         worker.join()
-        assert dying.seen.requests > 0
+        assert dying.seen.requests < 80 * EACH
     check(path, 80)
+
+
+def stop_when_asked(server, requests):
+    """Stop a server when it has had some requests."""
+    while server.seen.requests < requests:
+        time.sleep(0.005)
+    server.stop()
 
 
 class UuidChat(runs.Chat):

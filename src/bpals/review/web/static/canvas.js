@@ -87,6 +87,7 @@ class CxrCanvas extends HTMLElement {
     this.inverted = false;
     if (film) {
       this.setWindow(film.about.window, film.about.level);
+      this.#resize(); // The observer comes later: until then the layers have a size that the browser made up.
       this.fit();
     }
     this.redraw();

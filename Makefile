@@ -18,13 +18,16 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install audit room test sweep servers check shape bench pixels scorecard evidence simulations docs clean chromium opengl
+.PHONY: help install dev audit room test sweep servers check shape bench pixels scorecard evidence simulations docs clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(VENV)/.core  ## the core only, into .venv
 	@echo "Installed. Type: $(BIN)/bpals doctor"
+
+dev: $(VENV)/.dev  ## all that tests and checks need, into .venv
+	@echo "Installed. Type: make test"
 
 audit: $(VENV)/.core  ## audit the embedded NIH labels -> audit/ (WORKSPACE=DIR, ARGS='...' for another)
 	$(BIN)/bpals audit --workspace $(WORKSPACE) $(ARGS)

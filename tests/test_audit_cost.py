@@ -35,7 +35,7 @@ def test_the_quick_benchmark_measures_both_sides(quick):
     assert ratio == pytest.approx(peer["cpu_s"] / ours["cpu_s"])
     assert ratio > 3
     assert cost["peak_mb"] == ours["peak_mb"] < 2_000
-    assert [row["percent"] for row in cost["scaling"]] == [5, 10]
+    assert [row["percent"] for row in cost["scaling"]] == [2, 5]
 
 
 def test_what_is_printed_says_on_what_it_was_measured(quick):

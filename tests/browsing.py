@@ -156,7 +156,7 @@ def case_films(count, **size):
     return {f"00000{number:03}_000.png": png(chest(seed=number, **size)) for number in range(count)}
 
 
-def until(window, holds, *given, seconds=10.0):
+def until(window, holds, *given, seconds=30.0):
     """Wait until an expression holds; the page's policy forbids the browser to evaluate texts by itself."""
     ends = time.monotonic() + seconds
     while not window.evaluate(holds, *given):

@@ -330,7 +330,7 @@ def head(client, line, *headers):
 
 def open_socket(client):
     """A connection to the server."""
-    return socket.create_connection(("127.0.0.1", client.base_url.port), timeout=5)
+    return socket.create_connection(("127.0.0.1", client.base_url.port), timeout=30)
 
 
 def speak(client, line, *headers):
@@ -338,7 +338,7 @@ def speak(client, line, *headers):
     with open_socket(client) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(head(client, line, *headers))
-        return read_some(connection, 5)
+        return read_some(connection, 30)
 
 
 def read_some(connection, seconds):
@@ -352,7 +352,7 @@ def read_some(connection, seconds):
 
 def test_the_standard_library_is_answered_too(served):
     """A client that sends neither Origin nor Sec-Fetch may read what is open, and change nothing."""
-    connection = http.client.HTTPConnection("127.0.0.1", served.base_url.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", served.base_url.port, timeout=30)
     connection.request("GET", "/healthz")
     assert connection.getresponse().read() == b'{"ok":true}'
     connection.request("POST", "/api/next", body=b"{}", headers={"content-type": "application/json"})

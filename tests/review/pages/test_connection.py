@@ -347,10 +347,10 @@ def test_u05_a_slow_line_shows_the_next_case_at_once(hall, enter):
       return performance.now() - began;
     }}"""
     for number in range(1, 4):
-        until(window, ready.format(min(5, number + 2)), seconds=20)
+        until(window, ready.format(min(5, number + 2)))
         window.keyboard.press("m")
         wanted = shown.replace(f"{case(0)[:-3]}REST", case(number + 1))
         assert window.evaluate(wanted) < 1000
-    until(window, state("saved"), seconds=20)
+    until(window, state("saved"))
     assert len(room.reviews()) == 3 * 14
     assert len(room.reviews().filter(finding="Mass", verdict="present")) == 3

@@ -25,6 +25,7 @@ def quick(tmp_path_factory):
     return done.stdout, json.loads(file.read_text())
 
 
+@pytest.mark.sweep
 def test_the_quick_benchmark_measures_both_sides(quick):
     """A tenth of the patients, one round; bpals is at least three times cheaper even there."""
     _, cost = quick
@@ -38,6 +39,7 @@ def test_the_quick_benchmark_measures_both_sides(quick):
     assert [row["percent"] for row in cost["scaling"]] == [2, 5]
 
 
+@pytest.mark.sweep
 def test_what_is_printed_says_on_what_it_was_measured(quick):
     """The ratio, the memory, the machine and the versions; and that the peer's cost was scaled."""
     printed, cost = quick

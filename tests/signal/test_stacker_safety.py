@@ -25,8 +25,7 @@ def test_with_too_few_errors_nothing_moves(reviews):
     assert found(reviews) == ((0, 0), (0, 0))
 
 
-@pytest.mark.parametrize("clean", [False, True], ids=["noisy", "clean"])
-@pytest.mark.parametrize("reviews", [500, 1000])
+@pytest.mark.parametrize(("reviews", "clean"), [(1000, False), (500, True)], ids=["noisy", "clean"])
 def test_reviews_do_not_harm_by_more_than_noise(reviews, clean):
     """Neither the order of the claims nor the probability, on patients of whom nothing was reviewed."""
     for mean, error in found(reviews, three=True, clean=clean):

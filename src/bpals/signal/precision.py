@@ -119,7 +119,7 @@ def certify_precision(drawn: Drawn, *, precision: float = PRECISION, doubt: floa
         words = (
             f"nothing is certified at precision {precision:.0%} by {several(drawn.patients, 'reviewed patient')}: "
             f"of the {size} with the lowest trust at least {size - target.allowed(size)} must be errors"
-            + (f", and {errors} are" if size == n else "")
+            + (f", and {several(errors, 'is', 'are')}" if size == n else "")
         )
     return Certificate(
         promise="precision",

@@ -93,7 +93,8 @@ def flag_reasons(seen: Flagged, findings: tuple[str, ...], hard: Mapping[str, Ha
         told = len(words) + _cents(its.p_split) + np.where(nobody[:, column], 0, len(CENTS))
         usually = f"they did on {100 * its.usual:.0f} % of the {several(its.pairs, 'pair')} that several read"
         words += [f"hard: readers would split here with a chance of {p} %; {usually}" for p in CENTS]
-        words += [f"clear: readers would split here with a chance of only {p} %; {usually}" for p in CENTS]
+        only = [f"only {p}" if p < 100 * its.usual else str(p) for p in CENTS]
+        words += [f"clear: readers would split here with a chance of {p} %; {usually}" for p in only]
         which[:, column] = np.where(nobody[:, column] | low[:, column], told, 0)
     return Sentences(words=words, which=which)
 

@@ -20,12 +20,16 @@ import postgresserver
 import psycopg
 import pytest
 import twofolds
+from hypothesis import HealthCheck, settings
 
 from bpals.demo import make_demo
 from bpals.findings import NIH
 from bpals.judges.lite0 import NEEDED, PACKAGE, build
 from bpals.score import references
 from bpals.sources import nih
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")  # A busy machine is no fault of what is tested.
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"

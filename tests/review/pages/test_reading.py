@@ -164,6 +164,27 @@ def test_what_comes_next_is_not_taken_from_an_answer_that_is_out_of_date(hall, e
     until(window, NOTHING)
 
 
+def test_a_case_that_was_asked_for_anew_does_not_come_twice(hall, enter):
+    """A late answer about what comes after an earlier case does not bring the one on the screen again."""
+    window = enter(hall(browsing.case_films(4)))
+    until(window, f"{FETCHED} === 3")
+    held = []
+    window.route("**/api/next", lambda route: route.continue_() if len(held) == 2 else held.append(route))
+    for case in (2, 3):
+        with window.expect_request("**/api/next"):
+            press(window, "s")
+        until(window, f"document.getElementById('case').textContent.startsWith('Case {case}')")
+    press(window, "s")
+    until(window, "document.getElementById('case').textContent.startsWith('Case 4')")
+    until(window, SAVED)
+    for route in held:
+        with window.expect_response("**/api/next"):
+            route.continue_()
+    window.wait_for_timeout(CALM_MS)
+    press(window, "s")
+    until(window, NOTHING)
+
+
 def test_a_study_that_asks_wants_every_finding_marked(hall, enter):
     """With unmarked = ask a case is not locked before all are marked; Shift Enter marks the rest absent."""
     room = hall(browsing.case_films(1), unmarked="ask", reveal=False)

@@ -18,6 +18,7 @@ export class Casebook {
 
   /** Ask for the case to be read now; what comes after it is fetched in the background. */
   async next() {
+    this.#turns += 1;
     const handed = await ask("POST", "/api/next", {});
     this.study = handed.study;
     this.of = handed.reading?.of ?? this.of;

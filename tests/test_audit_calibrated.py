@@ -136,7 +136,7 @@ def test_a_table_of_all_fourteen_findings_calibrates_each(nih_part, tmp_path):
     run = bpals.audit(f"nih:{nih_part}", workspace=tmp_path / "audit", calibrate=f"table={tmp_path / 'experts.csv'}")
     assert run.groups is None
     fitted = run.record["calibration"]["findings"]
-    common = [name for name in NIH.findings if said[name].sum() > 50]
+    common = [name for name in NIH.findings if said[name].sum() > 100]
     assert len(common) > 5
     assert set(common) <= set(fitted)
     used = Workspace(run.workspace).open().table("calibration.parquet", "image_id", "finding")

@@ -20,6 +20,7 @@ from bpals.workspace import Workspace
 
 SIGNAL = "signal.parquet"
 """The table whose hash names a version of the signal."""
+_ENOUGH = f"{ENOUGH_ERRORS} are needed in any four fifths of the patients"
 
 
 def history(home: Workspace) -> list[dict[str, Any]]:
@@ -130,8 +131,8 @@ def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
             Notice(
                 code="unfitted",
                 count=errors,
-                message=f"--reviews: nothing was learned about {finding}: of its claims "
-                f"{several(errors, 'was', 'were')} contradicted, and {ENOUGH_ERRORS} are needed",
+                message=f"--reviews: nothing was learned about {finding}, of whose claims "
+                f"{several(errors, 'was', 'were')} contradicted: {_ENOUGH}",
             )
             for finding, errors in signal.untaught.items()
         ]
@@ -143,7 +144,7 @@ def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
         why = {0.0: "none is present", 1.0: "none is absent"}.get(share, "none has an answer of a judge")
         if finding in signal.untaught:
             against = several(signal.untaught[finding], "contradicts", "contradict")
-            why = f"{against} the dataset: {ENOUGH_ERRORS} are needed to learn from"
+            why = f"{against} the dataset: {_ENOUGH}"
         message = f"{reference.kind}: nothing was fitted for {finding}, of whose {several(pairs, 'expert label')} {why}"
         notices.append(Notice(code="unfitted", count=pairs, message=message))
     return notices

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import resource
+import shlex
 import shutil
 import signal
 import time
@@ -215,7 +216,7 @@ def test_members_of_a_group_are_dashes_and_the_group_has_a_line(capsys):
     groups = pl.DataFrame([("Nodule or mass", "present", 0.1, "likely_mislabelled")], schema, orient="row")
     record = {
         "source": {"title": "Made up"}, "images": 2, "refit": None, "reviews": None, "certificates": [], "films": None,
-        "calibration": {"members": {"Mass": "Nodule or mass"}},
+        "calibration": {"members": {"Mass": "Nodule or mass"}, "findings": {"Nodule or mass": {}}},
     }  # fmt: skip
     _tell(Run(workspace=Path("here"), signal=signal, groups=groups, record=record))
     told = capsys.readouterr().out
@@ -228,6 +229,7 @@ def test_members_of_a_group_are_dashes_and_the_group_has_a_line(capsys):
     assert rows["Edema"] == ["1", "0.90", "0", "0", "0", "0"]
     assert rows["Nodule or mass"] == ["1", "0.10", "1", "0", "0", "0"]
     assert "-: Mass follow Nodule or mass, which experts read as one" in told
+    assert "No expert label was fitted to Edema: there a fixed share is flagged" in told
 
 
 def test_with_experts_it_says_what_is_certified(capsys, tmp_path):
@@ -235,5 +237,16 @@ def test_with_experts_it_says_what_is_certified(capsys, tmp_path):
     words = ["--source", twojudges.SOURCE, "--mapping", twojudges.MAPPING, "--calibrate", twojudges.EXPERTS]
     assert obey(["audit", *words, "--workspace", str(tmp_path / "audit")]) == 0
     told = capsys.readouterr().out
-    assert "certified of likely mislabelled claims" in told or "Of likely mislabelled claims at least" in told
-    assert "No expert label was used" not in told
+    assert "nothing is certified" in told or "Of likely mislabelled claims at least" in told
+    assert "No expert label" not in told
+
+
+def test_it_says_what_to_type_next(capsys, tmp_path, monkeypatch):
+    """What to read first, and how to learn the error rate; both do as they stand, in a folder with a blank."""
+    words = ["--source", twojudges.SOURCE, "--mapping", twojudges.MAPPING]
+    assert obey(["audit", *words, "--workspace", str(tmp_path / "my audit")]) == 0
+    typed = [line.split(": bpals ")[1] for line in capsys.readouterr().out.splitlines() if ": bpals " in line]
+    monkeypatch.chdir(tmp_path)
+    assert [obey(shlex.split(line)) for line in typed] == [0, 0]
+    assert (tmp_path / "list.csv").exists()
+    assert (tmp_path / "reads.csv").exists()

@@ -122,7 +122,7 @@ def test_a_folder_with_both_files_reads_the_readers_only_when_they_are_counted(s
 def test_counting_readers_needs_a_file_with_readers(sheet):
     """The agreed labels do not say how many agreed."""
     path = sheet(f"Image ID,Patient ID,Abnormal,{FOURTEEN},Other\n" + fourteen("a", "Mass"))
-    with pytest.raises(TruthError, match="no column 'reader id'"):
+    with pytest.raises(TruthError, match="no column 'reader'"):
         load(f"all-findings={path}", min_readers=2)
 
 
@@ -400,7 +400,7 @@ def test_reads_of_unknown_films_are_counted_and_none_at_all_is_refused(sheet):
 
 def test_reads_need_readers(sheet):
     """A file for all readers at once is no file of reads."""
-    with pytest.raises(TruthError, match="no column 'reader id'"):
+    with pytest.raises(TruthError, match="no column 'reader'"):
         references.load_reads(sheet(FOUR + "a,1,NO,NO,NO,NO,val\n"), vocabulary=NIH)
 
 

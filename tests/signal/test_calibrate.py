@@ -162,20 +162,17 @@ def test_a_review_at_the_edge_of_a_design_does_not_choose_its_own(world):
         assert again.spread[place] == done.spread[place]
 
 
-def test_a_review_at_the_edge_of_enough_does_not_decide_whether_its_own_pair_is_taught(world):
-    """Each patient is taught only where the others' errors are enough; of the rest the judges' word stands."""
-    topic, context, _ = world(100, with_claim, seed=3)
-    topic, wrong = with_errors(topic, calibrate.ENOUGH_ERRORS + 5)
-    done = fit(topic, context)
-    for fold in np.unique(topic.reviewed.fold):
-        its = topic.reviewed.rows[topic.reviewed.fold == fold]
-        assert (done.taught[its] == (topic.errors(frozenset({fold})) >= calibrate.ENOUGH_ERRORS)).all()
-    assert not done.taught.all()
-    assert done.p_present[~done.taught] == pytest.approx(sigmoid(topic.judged[~done.taught]))
-    for place in wrong[::9]:
-        again = fit(flip(topic, place), context)
-        assert again.p_present[place] == done.p_present[place]
-        assert again.taught[place] == done.taught[place]
+def test_a_finding_is_fitted_whole_or_not_at_all(world):
+    """The errors must be enough whichever patients are left out: not half of the films on a scale of their own."""
+    topic, _, _ = world(100, with_claim, seed=3)
+    folds = np.unique(topic.reviewed.fold)
+    for count in range(calibrate.ENOUGH_ERRORS - 2, calibrate.ENOUGH_ERRORS + 12):
+        some, _ = with_errors(topic, count)
+        least = min(some.errors(frozenset({int(fold)})) for fold in folds)
+        assert calibrate.teaches(some) == (least >= calibrate.ENOUGH_ERRORS)
+    assert calibrate.teaches(some)
+    one_patient = reviewed_as(some, fold=np.where(some.reviewed.present != some.said[some.reviewed.rows], 0, 1))
+    assert not calibrate.teaches(one_patient)
 
 
 def test_no_review_of_the_patient_reaches_the_patient(world):
@@ -261,15 +258,11 @@ def test_the_designs_correct_what_they_say(world):
     assert widths == [0, 0, 4, 4, 7, 13]
 
 
-def test_others_that_teach_nothing_leave_the_judge_s_own_word(world):
-    """One reviewed presence: the fit without it has seen absences only, so of its own pair nothing is learned."""
-    topic, context, _ = world(50, honest)
-    done = fit(reviewed_as(topic, present=(np.arange(50) == 8).astype(float)), context)
-    assert not done.taught[8]
-    assert done.p_present[8] == sigmoid(topic.judged)[8]
-    together = fit(reviewed_as(topic, fold=np.zeros(50, dtype=np.int64)), context)
-    assert not together.taught.any()
-    assert (together.p_present == sigmoid(topic.judged)).all()
+def test_verdicts_of_one_kind_teach_nothing(world):
+    """One reviewed presence, without which only absences are left; and reviews of one fold, without which none is."""
+    topic, _, _ = world(50, honest)
+    assert not calibrate.teaches(reviewed_as(topic, present=(np.arange(50) == 8).astype(float)))
+    assert not calibrate.teaches(reviewed_as(topic, fold=np.zeros(50, dtype=np.int64)))
 
 
 def test_a_film_that_nobody_judged_stays_unjudged(world):

@@ -7,7 +7,16 @@ import pytest
 import shape
 from bpals.signal import flags
 from bpals.signal.drawn import Drawn
-from bpals.signal.flags import CLEAR, LIKELY_SHARE, LOW_SHARE, LOW_TRUST, apply, rule_by_review, rule_by_share
+from bpals.signal.flags import (
+    CLEAR,
+    LIKELY_SHARE,
+    LOW_SHARE,
+    LOW_TRUST,
+    apply,
+    rule_by_group,
+    rule_by_review,
+    rule_by_share,
+)
 from bpals.signal.precision import DOUBT, PRECISION, WIDER, Target
 from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
@@ -129,10 +138,28 @@ def test_claims_that_nobody_read_are_listed_where_the_chances_are_known():
     assert "discoveries" not in {each.promise for each in unknown.certificates}
 
 
-def test_what_nobody_read_has_one_refusal():
-    """A member of a group has no reviews of its own, and one sentence says so."""
+def test_a_direction_that_nobody_read_has_one_refusal():
+    """Only presences were read: one sentence says so of the absences."""
     (refused,) = reviewed(np.zeros(0), np.zeros(0, dtype=bool)).certificates
     assert refused.words.startswith("nothing is certified at precision 80% by 0 reviewed patients")
+
+
+def test_nothing_is_promised_of_a_member_that_nobody_read_apart():
+    """Nor is it said how many more reviews would do it: the group is what is read."""
+    rule = rule_by_group("Mass", "present")
+    assert not rule.certified
+    assert not rule.certificates
+    assert "part of a group" in rule.words
+    assert flagged(rule, [0.1, 0.49, 0.5], [0.2, 0.6, 0.6]) == ["suspect", "hard", "trusted"]
+
+
+@pytest.mark.parametrize(("left", "more"), [(0, None), (25, None), (26, 26), (1000, 26)])
+def test_no_more_reviews_are_asked_for_than_claims_are_left(left, more):
+    """19 right ones among the trusted; it takes 45, if there are so many."""
+    drawn = Drawn(trust=np.linspace(0.6, 1, 19), wrong=np.zeros(19, dtype=bool))
+    given = {each.promise: each for each in rule_by_review("Mass", "present", drawn, np.full(left, 0.9)).certificates}
+    assert given["trusted_above"].more == more
+    assert "and it takes 45 with none" in given["trusted_above"].words
 
 
 def test_low_trust_over_which_readers_split_is_hard_and_not_mislabelled():

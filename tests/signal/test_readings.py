@@ -115,17 +115,28 @@ def test_reads_that_meet_a_plan_by_chance_are_refused():
     """Suspects that somebody chose are no sample, although the plan drew some of them, too."""
     drawn = draw(PLACED, reads=60)
     worst = PLACED.sort("suspicion", descending=True).head(200)
-    with pytest.raises(TruthError, match=r"that the plan did not draw.*enriched in errors and give no rate"):
+    with pytest.raises(TruthError, match=r"passed over.*enriched in errors and give no rate"):
         place(settle(drawnclaims.read(worst, TABLE)), drawn)
 
 
 def test_pairs_of_the_list_that_were_passed_over_are_counted():
-    """A list that two readers shared may have a hole; it is said."""
+    """A list that two readers shared may have a hole, and a large one; it is said."""
     drawn = draw(PLACED, reads=60)
     listed = reading_list(drawn)
-    some = pl.concat([listed.head(50), listed[70:90]])
+    some = pl.concat([listed.head(30), listed[80:]])
     _, notices = place(settle(drawnclaims.read(some, TABLE)), drawn)
-    assert codes(notices) == {"skipped_pairs": 20}
+    assert codes(notices) == {"skipped_pairs": 50}
+
+
+def test_reads_that_were_picked_from_a_list_are_refused():
+    """Only some of what was drawn is filled in, here and there: the pair to go on with is named."""
+    drawn = draw(PLACED, reads=60)
+    listed = reading_list(drawn)
+    picked = pl.concat([listed[1:2], listed[2::9]])
+    with pytest.raises(TruthError, match=rf"passed over while others below.*{listed['image_id'][0]} first"):
+        place(settle(drawnclaims.read(picked, TABLE)), drawn)
+    nearly = listed.filter(pl.int_range(pl.len()) % 8 != 3)
+    assert set(codes(place(settle(drawnclaims.read(nearly, TABLE)), drawn)[1])) == {"skipped_pairs"}
 
 
 def test_pairs_that_were_sure_to_be_read_are_a_cell_of_their_own():

@@ -61,7 +61,7 @@ def told(matrices):
         ("++.-", 1, "timeline_for: present on the film before too"),
         ("-+-+", 2, "timeline_against: present on the films before and after"),
         ("+-", 1, "timeline_against: present on the film before"),
-        ("---", 1, "timeline_for: absent on all 2 other films of this patient too"),
+        ("---", 1, "timeline_for: absent on both other films of this patient too"),
         ("--", 0, "timeline_for: absent on the only other film of this patient too"),
         ("-..", 0, None),
         ("--.", 0, "timeline_for: absent on the film after too"),
@@ -84,7 +84,7 @@ def test_where_a_dataset_has_studies_they_are_what_is_counted(told):
     assert first == "timeline_against: absent on the study after"
     assert last == "timeline_against: present on the study before"
     assert told("+-", studies=["a", "a"]) == ["alone: no other study of this patient"] * 2
-    assert told("+---", studies=["a", "b", "c", "c"])[0] == "only_here: absent on all 2 other studies of this patient"
+    assert told("+---", studies=["a", "b", "c", "c"])[0] == "only_here: absent on both other studies of this patient"
 
 
 def test_a_film_without_a_patient_says_so(told):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
 from bpals.signal import calibrate
+from bpals.signal.pairs import NORMAL_95
 from bpals.signal.rows import METHOD
 from bpals.signal.trust import estimate
 from bpals.signal.value import ranks
@@ -154,6 +155,12 @@ def test_a_finding_that_nobody_reviewed_is_left_alone(dataset, judgments, refere
     assert done.groups is None
 
 
+def deviation(low, high):
+    """The standard deviation of a logit, from the ends of its 95 % interval."""
+    ends = [(pl.col(end) / (1 - pl.col(end))).log() for end in (low, high)]
+    return (ends[1] - ends[0]).abs() / (2 * NORMAL_95)
+
+
 def test_the_members_share_the_group_s_probability_as_the_judge_shared_it(judgments, calibrated):
     """P(member) is the group's, times the member's share of the judge's sum; claimed members share among themselves."""
     member = judgments.pivot("finding", index="image_id", values="p_present", maintain_order=True)
@@ -169,6 +176,37 @@ def test_the_members_share_the_group_s_probability_as_the_judge_shared_it(judgme
         wanted = beside.select(pl.col(name) / (pl.col(name) + heard) * pl.col("fitted")).to_series()
         got = calibrated.table.filter(finding=name).join(beside, on="image_id", how="semi")["p_present"]
         assert got.to_numpy() == pytest.approx(wanted.to_numpy(), abs=2e-6)
+
+
+def test_a_member_is_as_unsure_as_its_group_and_its_share_are(judgments, calibrated):
+    """The only claimed member has the group's interval; where the group is nearly sure the share alone is open."""
+    rows = calibrated.table.filter(pl.col("finding").is_in(NODULE_OR_MASS.members)).with_columns(
+        claimed=(pl.col("says") == "present").sum().over("image_id")
+    )
+    rows = rows.join(calibrated.groups, on="image_id", suffix="_group").join(
+        judgments.select("image_id", pl.col("finding").cast(pl.String), own=deviation("p_low", "p_high")),
+        left_on=["image_id", pl.col("finding").cast(pl.String)],
+        right_on=["image_id", "finding"],
+    )
+    alone = rows.filter((pl.col("claimed") == 1) & (pl.col("says") == "present"))
+    assert alone.height > 10
+    for end in ("trust_low", "trust_high"):
+        assert alone[end].to_numpy() == pytest.approx(alone[f"{end}_group"].to_numpy(), abs=2e-6)
+    other = (
+        rows.filter(pl.col("says") == "absent")
+        .select(
+            "own",
+            whole="p_present_group",
+            member="p_present",
+            told=deviation("trust_low", "trust_high"),
+            group=deviation("trust_low_group", "trust_high_group"),
+        )
+        .drop_nulls()
+    )
+    whole, member = other["whole"].to_numpy(), other["member"].to_numpy()
+    open_share = 1 - member / whole
+    wanted = np.hypot((1 - whole) * other["group"].to_numpy(), open_share * other["own"].to_numpy()) / (1 - member)
+    assert other["told"].to_numpy() == pytest.approx(wanted, rel=0.01)
 
 
 def test_a_group_s_rows_are_claims_of_their_own(dataset, calibrated):
@@ -344,19 +382,26 @@ def test_with_too_few_errors_nothing_is_learned(dataset, judgments, reviews):
     assert done.untaught == {"Effusion": calibrate.ENOUGH_ERRORS - 1}
     assert not done.findings
     assert done.calibration.is_empty()
-    enough = estimate(dataset, judgments, with_errors(dataset, reviews, calibrate.ENOUGH_ERRORS)[0])
+    enough = estimate(dataset, judgments, with_errors(dataset, reviews, 3 * calibrate.ENOUGH_ERRORS)[0])
     assert enough.untaught == {}
-    assert enough.findings["Effusion"]["errors"] == calibrate.ENOUGH_ERRORS
+    assert enough.findings["Effusion"]["errors"] == 3 * calibrate.ENOUGH_ERRORS
     assert not enough.table["trust"].equals(plain.table["trust"])
 
 
-def test_the_review_that_makes_them_enough_does_not_move_its_own_trust(dataset, judgments, reviews):
-    """With it something is learned of others and without it nothing; of its own pair nothing either way."""
-    enough, wrong = with_errors(dataset, reviews, calibrate.ENOUGH_ERRORS)
-    done = estimate(dataset, judgments, enough).table
-    plain = estimate(dataset, judgments).table
-    its = [table.join(wrong, on=["image_id", "finding"], how="semi").select(TRUSTS) for table in (done, plain)]
-    assert its[0].equals(its[1])
+def test_a_finding_is_on_one_scale(dataset, judgments, reviews):
+    """From just enough errors on every claim is fitted, and below no claim is, also those that were reviewed."""
+    judged = (pl.col("finding") == "Effusion") & pl.col("trust").is_not_null()
+    plain = estimate(dataset, judgments).table.filter(judged)
+    fitted = []
+    for count in range(calibrate.ENOUGH_ERRORS, 2 * calibrate.ENOUGH_ERRORS, 3):
+        labels, _ = with_errors(dataset, reviews, count)
+        table = estimate(dataset, judgments, labels).table.filter(judged)
+        moved = table["trust"] != plain["trust"]
+        assert moved.all() or not moved.any()
+        assert table["method"].str.contains("experts").to_list() == moved.to_list()
+        fitted.append(bool(moved.all()))
+    assert fitted == sorted(fitted)
+    assert set(fitted) == {False, True}
 
 
 def reads_of(reference, draw, right=0.95):

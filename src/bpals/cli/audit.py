@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -90,7 +91,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
 
 
 def _tell(run: Run) -> None:
-    """Print what was found, in a table and four lines."""
+    """Print what was found, in a table and a few lines, and what to do next."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=100)
@@ -111,6 +112,9 @@ def _tell(run: Run) -> None:
     print("The flags count presences; `missed?` counts absences that are likely mislabelled.")
     print(f"Report: {run.report}")
     print(f"Signal: {run.workspace / 'signal.parquet'}")
+    here = f"--workspace {shlex.quote(str(run.workspace))}"
+    print(f"To read what is most in doubt: bpals review next {here} --out list.csv")
+    print(f"To learn how many labels are wrong: bpals rate plan {here} --reads 200")
 
 
 def _cells(row: dict[str, Any], *, follows: bool) -> list[str]:
@@ -127,6 +131,7 @@ def _meaning(run: Run, members: dict[str, str]) -> Iterator[str]:
         yield _unfitted(record)
     else:
         yield _promised(record["certificates"])
+        yield from _by_share(run, {*record["calibration"]["findings"], *members})
     if members:
         groups = ", ".join(dict.fromkeys(members.values()))
         yield f"-: {', '.join(members)} follow {groups}, which experts read as one: only the group can be certified."
@@ -137,6 +142,16 @@ def _meaning(run: Run, members: dict[str, str]) -> Iterator[str]:
     if told := record["reviews"]:
         heard = several(told["reads"], "single read was", "single reads were")
         yield f"{heard} heard, readers: {told['readers']} (docs/hard.md)."
+
+
+def _by_share(run: Run, fitted: set[str]) -> Iterator[str]:
+    """Name the findings whose flags no expert label stands behind, where there are others."""
+    others = [name for name in _summary(run.signal)["finding"] if name not in fitted]
+    if others:
+        yield (
+            f"No expert label was fitted to {', '.join(others)}: there a fixed share is flagged, the claims that fit "
+            "the record least, which says nothing of how many are wrong."
+        )
 
 
 def _unfitted(record: Mapping[str, Any]) -> str:
@@ -164,8 +179,8 @@ def _promised(certificates: list[dict[str, Any]]) -> str:
     shown = [each for each in certificates if each["promise"] == "precision" and each["cut"] is not None]
     if not shown:
         return (
-            "Nothing is certified of likely mislabelled claims, so none is called so; this says nothing of how many "
-            "are wrong. run.json says how many more reviews it takes."
+            "Of the findings that experts read nothing is certified, so none of their claims is called likely "
+            "mislabelled; this says nothing of how many are wrong. run.json says how many more reviews it takes."
         )
     held = ", ".join(f"{each['finding']} {each['says']} {each['level']:.0%}" for each in shown)
     return (

@@ -86,7 +86,7 @@ def obey(arguments: Sequence[str], commands: typer.Typer = app) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "bpals"
-        _say(f"{error.format_message()} Type: {command} --help")
+        _say(f"{error.format_message().rstrip('.')}. Type: {command} --help")
         return YOU_MUST_ACT
     except BpalsError as error:
         if invocation.debug:

@@ -85,7 +85,8 @@ def meaning(told: Rates) -> list[str]:
         )
     if unread := [row["finding"] for row in rows if row["unread_share"] > 0]:
         lines.append(
-            f"Not read at all: a part of the claims of {', '.join(unread)}; the interval allows for any rate there."
+            f"No read settled anything in a part of the claims of {', '.join(unread)}; "
+            "the interval allows for any rate there."
         )
     if told.rates["corrected"].null_count() == told.rates.height:
         lines.append(

@@ -36,7 +36,7 @@ WORDS = TableWords(
         "Type: iconv -f latin1 -t utf-8 {name} > utf8.csv, and name that file"
     ),
     empty="{name} is empty. Download it again, or name another file",
-    no_rows="{name} has a header and no row. Type its whole path, or download it again",
+    no_rows="{name} has a header and no row. Fill it in, or name another file",
     cut_row=UNEVEN,
     uneven_row=UNEVEN,
     doubled="{name}, line 1: the column {column!r} stands twice. Rename or remove one of them",

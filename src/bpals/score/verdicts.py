@@ -11,11 +11,12 @@ import polars as pl
 
 from bpals.errors import TruthError, UnknownName
 from bpals.findings import Group, Vocabulary, fold
+from bpals.plural import several
 from bpals.score.sheets import LINE, Sheet
 from bpals.types import Notice
 
 IMAGE_COLUMNS = ("image id", "image index", "image")
-READER_COLUMNS = ("reader id", "reader")
+READER_COLUMNS = ("reader", "reader id")
 SPLIT_COLUMNS = ("set id", "split", "set")
 VERDICT_COLUMNS = ("verdict", "present")
 INCLUSION = "inclusion"
@@ -110,7 +111,8 @@ def unaudited(sheet: Sheet, known: Mapping[str, str]) -> list[Notice]:
         if difflib.get_close_matches(name, known, n=1, cutoff=0.8):
             raise UnknownName.of("finding", title, list(dict.fromkeys(known.values())), where=sheet.where(1))
         present = sum(_WORDS[word] == "present" for word in words)
-        message = f"{sheet.path}: {title!r} is not audited; its {present:,} presences were left out"
+        left = several(present, "presence was", "presences were")
+        message = f"{sheet.path}: {title!r} is not audited; its {left} left out"
         notices.append(Notice(code="unaudited", count=present, message=message))
     return notices
 

@@ -28,8 +28,8 @@ FOLDS = 5
 BLOCK = 16_384
 """Films predicted at a time, which bounds the memory."""
 PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0)
-ENOUGH_ERRORS = 20
-"""With fewer reviewed errors nothing is learned: a handful would decide, and the judges' answer stands."""
+ENOUGH_ERRORS = 12
+"""With fewer reviewed errors, whichever fold of patients is left out, nothing is learned: a handful would decide."""
 OWN_ERRORS = 100
 """With fewer, a finding borrows from the others; from here on it has enough of its own."""
 OTHERS_ERRORS = 40
@@ -80,8 +80,6 @@ class Calibrated:
 
     p_present: Matrix
     spread: Matrix
-    taught: npt.NDArray[np.bool_]
-    """Films of which something was learned; of the others the judges' own word stands."""
     design: str
     penalty: float
     n: int
@@ -152,23 +150,28 @@ def chooser(topic: Topic, context: Context, school: School) -> Choose:
     return lambda without: choose_among(listed, topic, without)
 
 
+def teaches(topic: Topic) -> bool:
+    """Say whether a finding can be fitted: whichever fold of patients is left out, the others have errors enough.
+
+    A fit of some patients' films and not of others' would put two scales into one finding.
+    """
+    return all(
+        topic.errors(without) >= ENOUGH_ERRORS and not topic.reviewed.without(without).one_sided
+        for without in (frozenset({int(fold)}) for fold in np.unique(topic.reviewed.fold))
+    )
+
+
 def calibrate(topic: Topic, choose: Choose) -> Calibrated:
     """Fit one finding on its reviews; reviewed films get a probability that their patient's reviews did not touch."""
     chosen = choose(NOBODY)
     z, spread = _bent(chosen, topic, NOBODY)(np.arange(len(topic.judged)))
-    taught = np.ones(len(z), dtype=bool)
     for fold in np.unique(topic.reviewed.fold):
         rows = topic.reviewed.rows[topic.reviewed.fold == fold]
         without = frozenset({int(fold)})
-        if topic.reviewed.without(without).one_sided or topic.errors(without) < ENOUGH_ERRORS:
-            # The other patients teach nothing. A patient's own reviews may not decide that either.
-            z[rows], spread[rows], taught[rows] = topic.judged[rows], 0.0, False
-            continue
         z[rows], spread[rows] = _bent(choose(without), topic, without)(rows)
     return Calibrated(
         p_present=sigmoid(z),
         spread=spread,
-        taught=taught,
         design=chosen.design,
         penalty=chosen.penalty,
         n=len(topic.reviewed.rows),

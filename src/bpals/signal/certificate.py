@@ -26,7 +26,8 @@ class Certificate:
     wrong: int
     """How many of those are wrong."""
     more: int | None
-    """About how many more reviews it takes; 0 if certified, None if more of what was seen would not do it."""
+    """About how many more reviews it takes; 0 if certified, None if more of what was seen would not do it, or if fewer
+    claims are left."""
     population: str
     """Which claims it is a promise about."""
     words: str

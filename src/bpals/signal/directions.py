@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bpals.signal.pairs import NORMAL_95, Matrix, logit
+from bpals.signal.pairs import Matrix, logit
 from bpals.signal.ridge import newton
 from bpals.signal.vennabers import VennAbers, isotonic
 
@@ -98,10 +98,7 @@ def _unsure(seen: Seen) -> Curve:
     if len(seen.z) < FEW:
         (first, both), (_, second) = np.linalg.inv(_stretched(seen)[1])
         return lambda z: np.asarray(np.sqrt(np.maximum(first + 2 * both * z + second * z**2, 0)))
-    known = VennAbers.of(seen.z, seen.present)
-    return lambda z: np.asarray(
-        (logit(np.interp(z, known.centre, known.high)) - logit(np.interp(z, known.centre, known.low))) / (2 * NORMAL_95)
-    )
+    return VennAbers.of(seen.z, seen.present).spread
 
 
 def _stretched(seen: Seen) -> tuple[Matrix, Matrix]:

@@ -107,7 +107,3 @@ class Drawn:
             return "none: nothing was read there"
         least = self.inclusion[among].min()
         return f"claims that had a chance of at least {least:.2g} to be read, one a patient"
-
-
-NOTHING = Read(films=np.zeros(0, dtype=np.int64), wrong=np.zeros(0, dtype=bool), patient=np.zeros(0, dtype=np.int64))
-"""A member of a calibrated group has no review of its own."""

@@ -9,7 +9,7 @@ certificates. Where it is known that readers or judges would split over a claim 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,7 @@ def rule_by_share(finding: str, says: str, trust: Matrix) -> Rule:
         hard_between=(0.0, 0.0 if lowest is None else float(np.nextafter(lowest, 1.0))),
         certified=False,
         words=(
-            f"no expert label was used: likely_mislabelled is at most the {likely:.1%} of claims with least trust, "
+            f"no expert label was fitted: likely_mislabelled is at most the {likely:.1%} of claims with least trust, "
             f"none above {EVEN}; suspect and hard are the others among the lowest {low:.1%}"
         ),
     )
@@ -98,6 +98,8 @@ def rule_by_review(finding: str, says: str, drawn: Drawn, unread: Matrix | None 
         ]
     if unread is not None and drawn.inclusion is not None:  # else nobody knows whether the unread are like the read
         certificates.append(control_discoveries(drawn, unread))
+    if unread is not None:
+        certificates = [replace(each, more=None) if (each.more or 0) > len(unread) else each for each in certificates]
     return Rule(
         finding=finding,
         says=says,
@@ -107,6 +109,19 @@ def rule_by_review(finding: str, says: str, drawn: Drawn, unread: Matrix | None 
         certified=likely[-1].certified,
         words=f"below trust {EVEN}: " + "; ".join(each.words for each in certificates[: len(likely) + 1]),
         certificates=tuple(certificates),
+    )
+
+
+def rule_by_group(finding: str, says: str) -> Rule:
+    """Flag what its group's reviews leave below one half; nobody read the finding apart, so nothing is promised."""
+    return Rule(
+        finding=finding,
+        says=says,
+        likely_below=None,
+        low_below=EVEN,
+        hard_between=(CLEAR, LOW_TRUST),
+        certified=False,
+        words=f"below trust {EVEN}: experts read it as part of a group only, so nothing is certified of it by itself",
     )
 
 

@@ -16,7 +16,7 @@ from bpals.signal.beside import Beside
 from bpals.signal.dependence import Heard
 from bpals.signal.drawn import Read
 from bpals.signal.learn import School, Topic
-from bpals.signal.pairs import Matrix, Pairs, logit, sigmoid, with_groups
+from bpals.signal.pairs import SMALLEST, Matrix, Pairs, logit, sigmoid, with_groups
 from bpals.signal.rows import Part, Wrong
 from bpals.signal.truths import Truths
 from bpals.signal.voices import Ints
@@ -149,14 +149,14 @@ def fit_part(
     fitted, reviewed = part.fitted.copy(), part.reviewed.copy()
     notes, fits = dict(part.notes), {}
     for topic in topics:
-        if topic.errors() < calibrate.ENOUGH_ERRORS:
+        if not calibrate.teaches(topic):
             continue
         finding, column = topic.finding, part.pairs.column(topic.finding)
         choose = calibrate.chooser(topic, context, school)
         if finding in seen:
             choose = beside.chooser(topic, choose, seen[finding])
         done = calibrate.calibrate(topic, choose)
-        p_present[:, column] = np.where(done.taught, done.p_present, p_present[:, column])
+        p_present[:, column] = done.p_present
         spread[:, column] = np.hypot(done.spread, part.pairs.spread[:, column])
         fitted[:, column], reviewed[topic.reviewed.rows, column] = ~np.isnan(done.p_present), True
         notes[finding] = f"calibrated: fitted on {done.n} expert labels of {finding} ({kind})"
@@ -205,8 +205,9 @@ def follow(part: Part, groups: Part, named: Sequence[Group], fits: Mapping[str, 
                 continue
             # Where the group has no answer the member keeps its own, and where it has none itself it gets none.
             its = groups.fitted[:, column] & ~np.isnan(part.pairs.p_present[:, place])
-            p_present[its, place] = (share * groups.p_present[:, column])[its]
-            spread[its, place] = groups.spread[its, column]
+            whole, of_it = groups.p_present[its, column], share[its]
+            p_present[its, place] = of_it * whole
+            spread[its, place] = _unsure(of_it, whole, spread[its, place], groups.spread[its, column])
             fitted[:, place] |= its
             reviewed[:, place] |= groups.reviewed[:, column] & its
             labels = f"{fits[group.name]['n']} expert labels"
@@ -223,6 +224,12 @@ def _shares(p_present: Matrix, claimed: npt.NDArray[np.bool_]) -> Matrix:
     rivals = np.where(claimed, known, 0.0).sum(axis=1, keepdims=True)
     total = np.where(claimed, rivals, known.sum(axis=1, keepdims=True))
     return np.asarray(known / np.maximum(total, 1e-12))
+
+
+def _unsure(share: Matrix, whole: Matrix, of_share: Matrix, of_whole: Matrix) -> Matrix:
+    """Give the deviation of the logit of share x whole from those of the two: where the whole is sure, the share's."""
+    both = np.hypot((1 - share) * of_share, (1 - whole) * of_whole)
+    return np.asarray(both / np.maximum(1 - share * whole, SMALLEST))
 
 
 def wrong_claims(part: Part, truth: pl.DataFrame) -> Wrong:

@@ -146,7 +146,9 @@ def certify_trusted(drawn: Drawn, *, errors: float = ERROR_SHARE, doubt: float =
             f"certified error share {errors:.0%} from trust {cut:.2f} on, doubt {doubt:.0%}: {wrong} of {n} were wrong"
         )
     else:
-        words = f"no trust is certified at an error share of {errors:.0%}: {wrong} of the {n} most trusted were wrong"
+        of = f"of the {n:,} most trusted {several(wrong, 'was', 'were')} wrong"
+        takes = f"at most {target.allowed(n)} may be" if n >= target.fewest else f"it takes {target.fewest} with none"
+        words = f"no trust is certified at an error share of {errors:.0%}: {of}, and {takes}"
     return Certificate(
         promise="trusted_above",
         level=errors,
@@ -166,7 +168,7 @@ def bound_errors(drawn: Drawn, cut: float, *, doubt: float = DOUBT) -> Certifica
     fair = drawn.fair(within)
     n, wrong = int(fair.sum()), int(drawn.wrong[fair].sum())
     bound = clopper_pearson(wrong, n, 1 - 2 * doubt)[1] if wrong < n else 1.0
-    told = f"{wrong} of {n} reviewed ones were"
+    told = f"{wrong} of {n} reviewed ones {'was' if wrong == 1 else 'were'}"
     if bound < 1:
         words = f"at most {math.ceil(1000 * bound) / 10:g}% of trusted claims are wrong, doubt {doubt:.0%}: {told}"
     else:

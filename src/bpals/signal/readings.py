@@ -21,7 +21,9 @@ WHOLE = "whole"
 EVERY = "every"
 """The one cell of a finding whose pairs all had the same chance."""
 MOST_SKIPPED = 0.2
-"""Share of a reading list that may be passed over by readers who also read other pairs."""
+"""Share of a reading list, down to the last pair that was read, that may have been passed over."""
+STRETCH = 10
+"""Pairs read in a row, on average, from which more may: a part of the list that was left to somebody else."""
 MOST_READS = 1.5
 """Reads over those that the stated chances lead to, from which the chances are not believed."""
 
@@ -86,20 +88,28 @@ def place(pairs: pl.DataFrame, stratified: pl.DataFrame) -> tuple[pl.DataFrame, 
 
 
 def _skipped(laid: pl.DataFrame) -> list[Notice]:
-    """Count the pairs of a list that were passed over; reads that also went elsewhere chose, and are refused."""
+    """Count the pairs of a list that were passed over; where they are many, the reads were chosen, and are refused.
+
+    Readers who share a list leave whole parts of it to one another: what they read lies in long stretches.
+    """
     listed = laid.filter(pl.col("drawn").is_not_null()).sort("finding", "batch", "position")
     reached = listed.filter(pl.col("looked").reverse().cum_max().reverse().over("finding"))
-    gaps = reached.group_by("finding", maintain_order=True).agg(reached=pl.len(), skipped=(~pl.col("looked")).sum())
-    elsewhere = laid.filter(pl.col("looked") & pl.col("drawn").is_null()).group_by("finding").len("elsewhere")
-    chosen = gaps.join(elsewhere, on="finding").filter(pl.col("skipped") > MOST_SKIPPED * pl.col("reached"))
+    passed = ~pl.col("looked")
+    gaps = reached.group_by("finding", maintain_order=True).agg(
+        pl.col("image_id").filter(passed).first(),
+        reached=pl.len(),
+        skipped=passed.sum(),
+        holes=(passed & pl.col("looked").shift(fill_value=True)).sum(),
+    )
+    read = pl.col("reached") - pl.col("skipped")
+    chosen = gaps.filter((pl.col("skipped") > MOST_SKIPPED * pl.col("reached")) & (read < STRETCH * pl.col("holes")))
     if chosen.height:
         first = chosen.row(0, named=True)
-        of = f"of {first['finding']}"
         raise TruthError(
-            f"{several(first['elsewhere'], f'pair {of} was', f'pairs {of} were')} read that the plan did not draw, and "
-            f"of its first {first['reached']:,}, {several(first['skipped'], 'was', 'were')} not: such reads are "
-            "chosen, may be enriched in errors and give no rate. Read the list of bpals rate plan from its top, or "
-            "leave the other reads out"
+            f"of the first {several(first['reached'], 'pair')} that were drawn of {first['finding']}, "
+            f"{several(first['skipped'], 'was', 'were')} passed over while others below were read: reads that are "
+            "chosen may be enriched in errors and give no rate. Read the list of bpals rate plan from its top, "
+            f"{first['image_id']} first, or leave out the reads below that"
         )
     if not (count := int(gaps["skipped"].sum())):
         return []

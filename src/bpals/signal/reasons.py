@@ -149,7 +149,8 @@ def _timeline_words(noun: tuple[str, str], most: int) -> tuple[list[str | None],
     one, many = noun
     neighbours = (f"{many} before and after", f"{one} before", f"{one} after")
     numbers = range(most)
-    all_others = [f"the only other {one}" if number == 1 else f"all {number} other {many}" for number in numbers]
+    few = {1: f"the only other {one}", 2: f"both other {many}"}
+    all_others = [few.get(number, f"all {number} other {many}") for number in numbers]
     said = {
         "nameless": [f"no_patient: the dataset names no patient, so no other {one} can speak"],
         "alone": [f"alone: no other {one} of this patient"],

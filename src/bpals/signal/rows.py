@@ -12,7 +12,7 @@ import polars as pl
 
 from bpals.signal import flags, reasons
 from bpals.signal.blocks import in_blocks
-from bpals.signal.drawn import NOTHING, Read
+from bpals.signal.drawn import Read
 from bpals.signal.filmchecks import unchecked
 from bpals.signal.hardness import Hard, Subject, judges_split, quarrel
 from bpals.signal.pairs import NORMAL_95, Matrix, Pairs, by_finding, logit, sigmoid
@@ -239,9 +239,11 @@ def _flag(part: Part, trusts: _Trusts, wrong: Wrong) -> tuple[reasons.Flagged, l
         split = part.split(finding, alike, count[:, column])
         for says, state in (("present", 1), ("absent", 0)):
             here = (states == state) & ~np.isnan(trust)
-            if finding in part.notes:
-                films, drawn = wrong.get(finding, NOTHING).among(here, trust, split)
+            if finding in wrong:
+                films, drawn = wrong[finding].among(here, trust, split)
                 rule = flags.rule_by_review(finding, says, drawn, trust[_without(here, films)])
+            elif finding in part.notes:
+                rule = flags.rule_by_group(finding, says)
             else:
                 rule = flags.rule_by_share(finding, says, trust[here])
             flagged[:, column][here] = flags.apply(rule, trust[here], high[here], split[here])

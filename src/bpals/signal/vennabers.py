@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bpals.signal.pairs import Matrix
+from bpals.signal.pairs import NORMAL_95, Matrix
 
 MOST_BINS = 128
 """Neighbouring scores are taken together until there are no more than this: the cost grows with the third power."""
@@ -45,9 +45,14 @@ class VennAbers:
         """The one probability that the two come to."""
         return np.asarray(self.high / (1 - self.low + self.high))
 
-    def width(self, score: Matrix) -> Matrix:
-        """Say how far the two answers lie apart at other scores."""
-        return np.asarray(np.interp(score, self.centre, self.high - self.low))
+    def spread(self, score: Matrix) -> Matrix:
+        """Say how unsure the probability is at other scores, as the standard deviation of its logit.
+
+        The 95 % interval about p is as wide as the two answers lie apart. Their own logits would not do: where nothing
+        came true one of the answers is 0, and its logit without end.
+        """
+        deviation = (self.high - self.low) / (2 * NORMAL_95 * self.p * (1 - self.p))
+        return np.asarray(np.interp(score, self.centre, deviation))
 
 
 def isotonic(score: Matrix, present: Matrix) -> tuple[Matrix, Matrix]:

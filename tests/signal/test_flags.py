@@ -50,7 +50,7 @@ def test_without_reviews_the_flags_are_shares(says):
     assert words.count("suspect") == pytest.approx(10_000 * (LOW_SHARE[says] - LIKELY_SHARE[says]), abs=1)
     assert words.count("trusted") == 10_000 - words.count("likely_mislabelled") - words.count("suspect")
     assert not rule.certified
-    assert "no expert label was used" in rule.words
+    assert "no expert label was fitted" in rule.words
 
 
 def test_a_low_trust_whose_interval_reaches_above_the_cut_is_hard():

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.findings import Group
+from bpals.plural import several
 from bpals.signal import beside, calibrate, refit
 from bpals.signal.beside import Beside
 from bpals.signal.dependence import Heard
@@ -159,7 +160,7 @@ def fit_part(
         p_present[:, column] = done.p_present
         spread[:, column] = np.hypot(done.spread, part.pairs.spread[:, column])
         fitted[:, column], reviewed[topic.reviewed.rows, column] = ~np.isnan(done.p_present), True
-        notes[finding] = f"calibrated: fitted on {done.n} expert labels of {finding} ({kind})"
+        notes[finding] = f"calibrated: fitted on {several(done.n, 'expert label')} of {finding} ({kind})"
         fits[finding] = {"n": done.n, "errors": done.errors, "design": done.design, "penalty": done.penalty}
     return replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes), fits
 
@@ -210,7 +211,7 @@ def follow(part: Part, groups: Part, named: Sequence[Group], fits: Mapping[str, 
             spread[its, place] = _unsure(of_it, whole, spread[its, place], groups.spread[its, column])
             fitted[:, place] |= its
             reviewed[:, place] |= groups.reviewed[:, column] & its
-            labels = f"{fits[group.name]['n']} expert labels"
+            labels = several(fits[group.name]["n"], "expert label")
             notes[member] = f"group: follows from {group.name}, which was fitted on {labels}"
     return replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes)
 

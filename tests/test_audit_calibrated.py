@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import polars as pl
 import pytest
+import twojudges
 from polars.testing import assert_frame_equal
 
 import bpals
@@ -178,3 +179,15 @@ def test_an_unknown_kind_of_reviews_is_answered_with_the_nearest(calibrate):
     """Before anything is judged."""
     with pytest.raises(UnknownName, match=r"'four-finding'. Did you mean 'four-findings'\?"):
         calibrate("four-finding=expert")
+
+
+def test_an_audit_that_leaves_the_experts_out_says_so(tmp_path):
+    """Once, with what to type: the trust that they taught is gone."""
+    home = tmp_path / "audit"
+    bpals.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, calibrate=twojudges.EXPERTS)
+    told = [
+        [notice["message"] for notice in run.record["notices"] if notice["code"] == "experts_left_out"]
+        for run in (bpals.audit(workspace=home), bpals.audit(workspace=home))
+    ]
+    assert [len(each) for each in told] == [1, 0]
+    assert f"--calibrate {twojudges.EXPERTS}" in told[0][0]

@@ -162,6 +162,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         dataset = load_source(use["source"], use["mapping"])
         own = _own_reads(home, dataset) if home.keeps_ledger and not no_reviews else None
         experts = _told_of(load_experts(use, dataset, own), own)
+        experts = replace(experts, notices=(*runrecord.left_out(home, use), *experts.notices))
         answers = _ask(chosen.record, dataset, experts, progress)
         weighed = weigh(dataset, chosen, answers, experts, progress)
         record = weighed.described(values) | {"history": runrecord.history(home)}

@@ -20,22 +20,40 @@ from bpals.workspace import Workspace
 
 SIGNAL = "signal.parquet"
 """The table whose hash names a version of the signal."""
-_ENOUGH = f"{ENOUGH_ERRORS} are needed in any four fifths of the patients"
 
 
 def history(home: Workspace) -> list[dict[str, Any]]:
     """Name every version of the signal that a workspace had, the one that is about to be replaced last."""
-    try:
-        run = home.run
-    except WorkspaceError:  # nothing is here yet, or nothing that could be read
-        return []
-    if SIGNAL not in run["files"]:
+    run = _before(home)
+    if SIGNAL not in run.get("files", {}):
         return []
     read = run.get("reviews") or {}
     reads = {"reads": read.get("reads", 0), "inputs": read.get("inputs", {})}
     taught = {"lesson": run["lesson"]} if "lesson" in run else {}
     made = {"version": run["files"][SIGNAL]["sha256"], "command": run["command"], "bpals": run["bpals"]}
     return [*run.get("history", []), {**made, **reads, **taught}]
+
+
+def left_out(home: Workspace, use: Mapping[str, Any]) -> list[Notice]:
+    """Name what experts said that the audit before heard, and this one does not: nobody is to lose it unawares."""
+    values = _before(home).get("values", {})
+    heard = {name: values.get(name, {}).get("value") for name in ("calibrate", "reviews", "refit")}
+    gone = [f"--{name} {value}" for name, value in heard.items() if value is not None and use[name] is None]
+    if not gone:
+        return []
+    message = (
+        f"the audit before this one heard experts ({', '.join(gone)}), and this one does not. "
+        "To hear them again, type that too"
+    )
+    return [Notice(code="experts_left_out", count=len(gone), message=message)]
+
+
+def _before(home: Workspace) -> Mapping[str, Any]:
+    """Read what was written down of the audit that is here; nothing where there is none, or none that can be read."""
+    try:
+        return home.run
+    except WorkspaceError:
+        return {}
 
 
 def described(
@@ -131,8 +149,7 @@ def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
             Notice(
                 code="unfitted",
                 count=errors,
-                message=f"--reviews: nothing was learned about {finding}, of whose claims "
-                f"{several(errors, 'was', 'were')} contradicted: {_ENOUGH}",
+                message=f"--reviews: nothing was learned about {finding}: of its reads {_too_few(errors)}",
             )
             for finding, errors in signal.untaught.items()
         ]
@@ -143,11 +160,15 @@ def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
             continue
         why = {0.0: "none is present", 1.0: "none is absent"}.get(share, "none has an answer of a judge")
         if finding in signal.untaught:
-            against = several(signal.untaught[finding], "contradicts", "contradict")
-            why = f"{against} the dataset: {_ENOUGH}"
-        message = f"{reference.kind}: nothing was fitted for {finding}, of whose {several(pairs, 'expert label')} {why}"
+            why = _too_few(signal.untaught[finding])
+        message = f"{reference.kind}: nothing was fitted for {finding}: of its {several(pairs, 'expert label')} {why}"
         notices.append(Notice(code="unfitted", count=pairs, message=message))
     return notices
+
+
+def _too_few(errors: int) -> str:
+    where = "outside the fifth of the patients that has the most"
+    return f"{several(errors, 'contradicts', 'contradict')} the dataset {where}, and {ENOUGH_ERRORS} are needed"
 
 
 def _unlearnt(signal: Signal) -> list[Notice]:

@@ -128,15 +128,38 @@ def test_pairs_of_the_list_that_were_passed_over_are_counted():
     assert codes(notices) == {"skipped_pairs": 50}
 
 
-def test_reads_that_were_picked_from_a_list_are_refused():
-    """Only some of what was drawn is filled in, here and there: the pair to go on with is named."""
+@pytest.mark.parametrize("honest", [0, 80])
+def test_reads_that_were_picked_from_a_list_are_refused(honest):
+    """Here and there, also below a part that was read whole: the pair to go on with is named."""
+    drawn = draw(PLACED, reads=120)
+    listed = reading_list(drawn)
+    picked = pl.concat([listed[:honest], listed[honest + 1 :: 9]])
+    blank = listed.join(picked, on=["image_id", "finding"], how="anti", maintain_order="left")
+    first = blank.filter(pl.col("finding") == "Effusion")["image_id"][0]
+    with pytest.raises(TruthError, match=rf"of Effusion.*passed over while others below.*{first} first"):
+        place(settle(drawnclaims.read(picked, TABLE)), drawn)
+
+
+def test_pairs_that_were_left_blank_are_unsettled():
+    """A doubtful reader leaves what is hard: such pairs count as those that nobody could settle."""
     drawn = draw(PLACED, reads=60)
     listed = reading_list(drawn)
-    picked = pl.concat([listed[1:2], listed[2::9]])
-    with pytest.raises(TruthError, match=rf"passed over while others below.*{listed['image_id'][0]} first"):
-        place(settle(drawnclaims.read(picked, TABLE)), drawn)
-    nearly = listed.filter(pl.int_range(pl.len()) % 8 != 3)
-    assert set(codes(place(settle(drawnclaims.read(nearly, TABLE)), drawn)[1])) == {"skipped_pairs"}
+    some = listed.filter(pl.int_range(pl.len()) % 8 != 3)
+    placed, notices = place(settle(drawnclaims.read(some, TABLE)), drawn)
+    blank = listed.height - some.height
+    assert codes(notices) == {"skipped_pairs": blank}
+    assert f"{blank} count as unsettled" in notices[0].message
+    counts = tally(cells(placed)[0], ["finding", "cell"])
+    assert counts["unsettled"].sum() == blank
+    assert counts["read"].sum() == some.height
+
+
+def test_chances_that_differ_are_no_simple_random_sample():
+    """Whatever the option says: a plan, or a key, says that they do."""
+    drawn = draw(PLACED, reads=60)
+    placed, _ = place(settle(drawnclaims.read(reading_list(drawn), TABLE)), drawn)
+    with pytest.raises(TruthError, match=r"with chances from .* to .*Leave --simple-random out"):
+        cells(placed, simple_random=True)
 
 
 def test_pairs_that_were_sure_to_be_read_are_a_cell_of_their_own():

@@ -160,7 +160,10 @@ def _unfitted(record: Mapping[str, Any]) -> str:
     pixels = any(judge["kind"] == "image" and judge.get("effective_weight") != 0 for judge in record["judges"])
     why = "Nothing was fitted on the expert labels, as the notes say" if given else "No expert label was used"
     what = "the rest of the record and what image judges see" if pixels else "the rest of the record"
-    return f"{why}: a trust says how well a label fits {what} (docs/limits.md)."
+    return (
+        f"{why}: a trust says how well a label fits {what} (docs/limits.md). The flags are a fixed share of each "
+        "finding, which says nothing of how many are wrong."
+    )
 
 
 def _refitted(refit: Mapping[str, Any]) -> str:
@@ -178,14 +181,17 @@ def _promised(certificates: list[dict[str, Any]]) -> str:
     """Say what is certified of the likely mislabelled claims, and of which films."""
     shown = [each for each in certificates if each["promise"] == "precision" and each["cut"] is not None]
     if not shown:
+        takes = "more reviews, how many says run.json"
+        if not any(each["more"] for each in certificates if each["promise"] == "precision"):
+            takes = "more reviews would not do it, but a judge that tells more"
         return (
             "Of the findings that experts read nothing is certified, so none of their claims is called likely "
-            "mislabelled; this says nothing of how many are wrong. run.json says how many more reviews it takes."
+            f"mislabelled; this says nothing of how many are wrong. To certify some: {takes}."
         )
     held = ", ".join(f"{each['finding']} {each['says']} {each['level']:.0%}" for each in shown)
     return (
         f"Of likely mislabelled claims at least so many are wrong, on films like those that experts read: {held}. "
-        "Such films have more errors than others: see --refit, and docs/flags.md."
+        "Films that somebody chose to be read have more errors than others: see --refit, and docs/flags.md."
     )
 
 

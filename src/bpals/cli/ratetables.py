@@ -123,10 +123,11 @@ def next_step(plan: Plan, file: str, workspace: str) -> str:
     if not plan.reading_list.height:
         return f"Nothing new to read: {several(plan.reads, 'read a finding was', 'reads a finding were')} drawn before."
     pairs = several(plan.reading_list.height, "pair")
+    before = " and once more --reviews for each list of before" if plan.batch > 1 else ""
     return (
         f"{file}: {pairs} to read, in this order. Fill in 'verdict' (present, absent, "
         "uncertain or unreadable) and 'reader', without looking at the labels.\n"
-        f"Then type: bpals rate --reviews {file} --workspace {workspace}"
+        f"Then type: bpals rate --reviews {file} --workspace {workspace}{before}"
     )
 
 

@@ -332,7 +332,7 @@ def _certain(said: _Said) -> pl.DataFrame:
 def _one_verdict_a_reader(said: _Said) -> None:
     """Keep one verdict a reader and pair; a reader who says two things about a pair is left out there."""
     if said.table["reader"].is_null().any() or (said.table["reader"] == "").any():
-        raise TruthError(f"{said.path}: some rows name no reader. Fill in 'Reader ID', or remove those rows")
+        raise TruthError(f"{said.path}: some rows name no reader. Fill in the reader, or remove those rows")
     pairs = said.table.group_by(_READ).agg(pl.len().alias("rows"), pl.col("verdict").n_unique().alias("verdicts"))
     against = pairs.filter(pl.col("verdicts") > 1).sort(_READ)
     two = f"one reader said two things about a pair; that reader was left out there{_first(against)}"

@@ -84,6 +84,11 @@ class Topic:
         said, there = self.said[reviewed.rows], reviewed.present > 0.5
         return int(((said == 1) & ~there | (said == 0) & there).sum())
 
+    @property
+    def least_errors(self) -> int:
+        """Count them without the fold of patients that has the most: as many as every fit of the finding sees."""
+        return min((self.errors(frozenset({int(fold)})) for fold in np.unique(self.reviewed.fold)), default=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:

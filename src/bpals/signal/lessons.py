@@ -217,14 +217,14 @@ def follow(part: Part, groups: Part, named: Sequence[Group], fits: Mapping[str, 
 
 
 def _shares(p_present: Matrix, claimed: npt.NDArray[np.bool_]) -> Matrix:
-    """Divide a group among its members as the judges divide it; a claimed member shares with the claimed ones only.
+    """Divide a group among its members as the judges divide it; a claimed member has all of it.
 
-    The experts said whether the group is there, not which member: in that, the dataset's word is taken.
+    The experts said whether the group is there, not which member: in that, the dataset's word is taken. It may claim
+    two, and they are not rivals: experts find a group more often where more of its members are claimed.
     """
     known = np.nan_to_num(p_present)
-    rivals = np.where(claimed, known, 0.0).sum(axis=1, keepdims=True)
-    total = np.where(claimed, rivals, known.sum(axis=1, keepdims=True))
-    return np.asarray(known / np.maximum(total, 1e-12))
+    total = np.maximum(known.sum(axis=1, keepdims=True), 1e-12)
+    return np.where(claimed, 1.0, known / total)
 
 
 def _unsure(share: Matrix, whole: Matrix, of_share: Matrix, of_whole: Matrix) -> Matrix:

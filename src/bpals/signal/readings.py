@@ -23,7 +23,9 @@ EVERY = "every"
 MOST_SKIPPED = 0.2
 """Share of a reading list, down to the last pair that was read, that may have been passed over."""
 STRETCH = 10
-"""Pairs read in a row, on average, from which more may: a part of the list that was left to somebody else."""
+"""Pairs in a row from which they are a part of the list that one reader had, or that was left to another."""
+MOST_SHORT = 2
+"""Shorter stretches that may be read where much was passed over: two readers have just begun."""
 MOST_READS = 1.5
 """Reads over those that the stated chances lead to, from which the chances are not believed."""
 
@@ -84,25 +86,30 @@ def place(pairs: pl.DataFrame, stratified: pl.DataFrame) -> tuple[pl.DataFrame, 
         those = several(count, "pair was", "pairs were")
         message = f"{those} read that the plan of the finding did not draw: left out"
         notices.append(Notice(code="unplanned_reads", count=count, message=message))
-    return _unread(laid, beside), notices + _skipped(laid)
+    told, more = _passed_over(_unread(laid, beside))
+    return told, notices + more
 
 
-def _skipped(laid: pl.DataFrame) -> list[Notice]:
-    """Count the pairs of a list that were passed over; where they are many, the reads were chosen, and are refused.
+def _passed_over(laid: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
+    """Take pairs of a list that were passed over as read and not settled; where somebody chose, refuse the reads.
 
-    Readers who share a list leave whole parts of it to one another: what they read lies in long stretches.
+    Readers who share a list leave whole parts of it to one another: such a part is not read yet. Single reads between
+    pairs that were passed over are chosen.
     """
     listed = laid.filter(pl.col("drawn").is_not_null()).sort("finding", "batch", "position")
     reached = listed.filter(pl.col("looked").reverse().cum_max().reverse().over("finding"))
+    run = reached.with_columns(run=pl.col("looked").rle_id().over("finding"))
+    run = run.with_columns(long=pl.len().over("finding", "run") >= STRETCH)
     passed = ~pl.col("looked")
-    gaps = reached.group_by("finding", maintain_order=True).agg(
+    gaps = run.group_by("finding", maintain_order=True).agg(
         pl.col("image_id").filter(passed).first(),
         reached=pl.len(),
         skipped=passed.sum(),
-        holes=(passed & pl.col("looked").shift(fill_value=True)).sum(),
+        short=pl.col("run").filter("looked", ~pl.col("long")).n_unique(),
+        whole=pl.col("run").filter("looked", "long").n_unique(),
     )
-    read = pl.col("reached") - pl.col("skipped")
-    chosen = gaps.filter((pl.col("skipped") > MOST_SKIPPED * pl.col("reached")) & (read < STRETCH * pl.col("holes")))
+    picked = (pl.col("short") > MOST_SHORT) | (pl.col("whole") == 0)
+    chosen = gaps.filter(picked, pl.col("skipped") > MOST_SKIPPED * pl.col("reached"))
     if chosen.height:
         first = chosen.row(0, named=True)
         raise TruthError(
@@ -112,10 +119,14 @@ def _skipped(laid: pl.DataFrame) -> list[Notice]:
             f"{first['image_id']} first, or leave out the reads below that"
         )
     if not (count := int(gaps["skipped"].sum())):
-        return []
+        return laid, []
+    holes = run.filter(passed, ~pl.col("long")).select(*PAIR, hole=pl.lit(value=True))
+    open_ = laid.join(holes, on=PAIR, how="left", maintain_order="left")
     those = several(count, "pair of the reading list was", "pairs of the reading list were")
-    message = f"{those} passed over; the rate holds if nothing about the film was why"
-    return [Notice(code="skipped_pairs", count=count, message=message)]
+    unsettled = f"{several(holes.height, 'counts', 'count')} as unsettled" if holes.height else "left to other readers"
+    message = f"{those} passed over: {unsettled}"
+    told = open_.with_columns(looked=pl.col("looked") | pl.col("hole").fill_null(value=False)).drop("hole")
+    return told, [Notice(code="skipped_pairs", count=count, message=message)]
 
 
 def cells(placed: pl.DataFrame, *, simple_random: bool = False, seed: int = 0) -> tuple[pl.DataFrame, list[Notice]]:
@@ -126,6 +137,7 @@ def cells(placed: pl.DataFrame, *, simple_random: bool = False, seed: int = 0) -
     a lottery sets reads aside until they do not.
     """
     if simple_random:
+        _refuse_unequal(placed)
         return placed.with_columns(cell=pl.lit(EVERY)), []
     notices = []
     unknown = pl.col("looked") & pl.col("inclusion").is_null()
@@ -149,6 +161,22 @@ def cells(placed: pl.DataFrame, *, simple_random: bool = False, seed: int = 0) -
     _believe(told)
     even, more = _evened(told, seed)
     return even, notices + more
+
+
+def _refuse_unequal(placed: pl.DataFrame) -> None:
+    """Refuse to take reads for a simple random sample whose chances are known to differ."""
+    known = (
+        placed.filter("looked")
+        .group_by("finding", maintain_order=True)
+        .agg(least=pl.col("inclusion").min(), most=pl.col("inclusion").max())
+    )
+    odd = known.filter(pl.col("most") > pl.col("least") * (1 + 1e-9))
+    if odd.height:
+        first = odd.row(0, named=True)
+        raise TruthError(
+            f"--simple-random: the reads of {first['finding']} were drawn with chances from {first['least']:.2g} to "
+            f"{first['most']:.2g}, which is no simple random sample. Leave --simple-random out"
+        )
 
 
 def _unread(placed: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:

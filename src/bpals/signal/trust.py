@@ -70,7 +70,8 @@ class Signal:
     shifts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Finding -> what a random sample added to the logits of its claimed presences, and of its claimed absences."""
     untaught: Mapping[str, int] = field(default_factory=dict)
-    """Reviewed findings of which nothing was learned -> how many of their claims the reviews contradict: too few."""
+    """Reviewed findings of which nothing was learned -> how many of their claims the reviews contradict, without the
+    fifth of the patients that has the most: too few."""
     readers: Mapping[str, Mapping[str, Matrix]] = field(default_factory=dict)
     """Finding -> reader -> P(verdict | truth), where single reads were settled."""
     hardness: Mapping[str, Any] = field(default_factory=dict)
@@ -217,7 +218,9 @@ def _taught(part: Part, made: Signal, dataset: Dataset, reference: Reference | N
         made = replace(made, groups=group_table, skill=pl.concat([made.skill, judged.skill]))
         part = follow(part, group_part, groups, fits)
     part = replace(part, hard=lesson.findings)
-    untaught = {topic.finding: topic.errors() for topics in lessons for topic in topics if topic.finding not in fits}
+    untaught = {
+        topic.finding: topic.least_errors for topics in lessons for topic in topics if topic.finding not in fits
+    }
     if not fits and not untaught and reference is not None:
         raise UsageError(
             f"--calibrate {reference.kind}: nothing can be fitted on it: of no finding that was judged here does it "

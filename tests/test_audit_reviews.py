@@ -125,7 +125,7 @@ def seal_flawed(home, dataset):
         ("foreign_answers", 2, "eye: of its 1,824 answers 2 are about no film that is here (first: elsewhere.png)"),
         ("reader_contradicts", 1, "1 time one reader said two things about a pair"),
         ("unknown_images", 1, "1 verdict is about 1 film that is not in this dataset (first: nowhere.png)"),
-        ("unfitted", 602, "nothing was fitted for Cardiomegaly, of whose 602 expert labels none is absent"),
+        ("unfitted", 602, "nothing was fitted for Cardiomegaly: of its 602 expert labels none is absent"),
     ],
 )
 def test_every_flaw_is_counted_and_printed(printed, code, count, says):

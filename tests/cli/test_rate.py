@@ -48,6 +48,16 @@ def test_from_a_plan_to_a_rate(place, capsys):
     assert all(len(line) <= 110 for line in told.out.splitlines() if "│" in line or "─" in line)
 
 
+@pytest.mark.usefixtures("place")
+def test_a_plan_that_adds_to_another_names_both_lists(capsys):
+    """Of the second list alone most of what was drawn is unread."""
+    plan = ["rate", "plan", "--findings", "Effusion"]
+    assert obey([*plan, "--reads", "60", "--out", "reads.csv"]) == 0
+    assert "list of before" not in capsys.readouterr().out
+    assert obey([*plan, "--reads", "90", "--out", "more.csv"]) == 0
+    assert "bpals rate --reviews more.csv --workspace audit and once more --reviews" in capsys.readouterr().out
+
+
 def test_a_plan_says_what_its_expectation_is_worth(place, capsys):
     """Where no expert label taught the trust it expects far too many errors; where one did nothing is said."""
     assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "60"]) == 0

@@ -1,6 +1,8 @@
 """Audits that are fitted on expert labels, cross-fitted by patient. Only the validation images are used here."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ import bpals
 import shape
 from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS
+from bpals.runrecord import left_out
 from bpals.score import references
 from bpals.score.resamples import Resampling
 from bpals.types import signal_schema
@@ -190,4 +193,15 @@ def test_an_audit_that_leaves_the_experts_out_says_so(tmp_path):
         for run in (bpals.audit(workspace=home), bpals.audit(workspace=home))
     ]
     assert [len(each) for each in told] == [1, 0]
-    assert f"--calibrate {twojudges.EXPERTS}" in told[0][0]
+    assert told[0][0].endswith(f"add: --calibrate {twojudges.EXPERTS}")
+
+
+def test_every_file_of_reads_that_is_left_out_is_named(films_audit, tmp_path):
+    """As it would be typed."""
+    home = Workspace(shutil.copytree(films_audit, tmp_path / "audit"))
+    record = json.loads((home.path / "run.json").read_text())
+    record["values"]["reviews"]["value"] = ["a.csv", "b.csv"]
+    (home.path / "run.json").write_text(json.dumps(record))
+    (notice,) = left_out(home, {"calibrate": None, "reviews": None, "refit": None})
+    assert notice.message.endswith("add: --reviews a.csv --reviews b.csv")
+    assert left_out(home, {"calibrate": None, "reviews": "c.csv", "refit": None}) == []

@@ -38,12 +38,16 @@ def left_out(home: Workspace, use: Mapping[str, Any]) -> list[Notice]:
     """Name what experts said that the audit before heard, and this one does not: nobody is to lose it unawares."""
     values = _before(home).get("values", {})
     heard = {name: values.get(name, {}).get("value") for name in ("calibrate", "reviews", "refit")}
-    gone = [f"--{name} {value}" for name, value in heard.items() if value is not None and use[name] is None]
+    gone = [
+        f"--{name} {each}"
+        for name, value in heard.items()
+        if value is not None and use[name] is None
+        for each in ([value] if isinstance(value, str) else value)
+    ]
     if not gone:
         return []
     message = (
-        f"the audit before this one heard experts ({', '.join(gone)}), and this one does not. "
-        "To hear them again, type that too"
+        f"the audit before this one heard experts, and this one does not. To hear them again, add: {' '.join(gone)}"
     )
     return [Notice(code="experts_left_out", count=len(gone), message=message)]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 from sqlalchemy import Connection, Row, Select, func, select
 
 from bpals.ledger.reviewschema import ACCOUNT, ADJUDICATION, CASE, DRAWN, READING, REVIEW, STUDY
-from bpals.review.desk.study import Study
 from bpals.types import VERDICT
 
 REVIEW_COLUMNS = pl.Schema(
@@ -90,23 +90,37 @@ def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame
     return table.with_columns(stands=here).select(REVIEW_COLUMNS.names()).cast(REVIEW_COLUMNS)
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings of a study that decide its verdicts."""
+
+    asks: str
+    reveal: bool
+
+    @classmethod
+    def from_json(cls, text: str) -> Rules:
+        """Read them from the settings that the ledger keeps."""
+        settings = json.loads(text)
+        return cls(asks=settings["asks"], reveal=settings["reveal"])
+
+
 def every_consensus(connection: Connection) -> pl.DataFrame:
     """Give the verdicts of all studies, in the order in which these began: CONSENSUS, and the `study_id`."""
     found = connection.execute(select(STUDY.c.study_id, STUDY.c.settings).order_by(STUDY.c.study_id)).all()
     parts = [
-        consensus(connection, study_id, Study.from_json(settings)).with_columns(study_id=pl.lit(study_id, pl.Int64))
+        consensus(connection, study_id, Rules.from_json(settings)).with_columns(study_id=pl.lit(study_id, pl.Int64))
         for study_id, settings in found
     ]
     return pl.concat(parts) if parts else pl.DataFrame(schema={**CONSENSUS, "study_id": pl.Int64()})
 
 
-def consensus(connection: Connection, study_id: int, study: Study) -> pl.DataFrame:
+def consensus(connection: Connection, study_id: int, rules: Rules) -> pl.DataFrame:
     """Give the verdict of every pair whose case has all its reads, and how it came about."""
     settled = {(row.case_id, row.finding): row for row in _adjudications(connection, study_id)}
-    chances = _inclusions(connection, study_id, study)
+    chances = _inclusions(connection, study_id, rules)
     newest = _newest(connection, study_id)
     rows = []
-    for (case_id, finding), said in _blind_reads(connection, study_id, reveal=study.reveal).items():
+    for (case_id, finding), said in _blind_reads(connection, study_id, reveal=rules.reveal).items():
         first = next(iter(said.values()))
         if len(said) < first.wanted:
             continue
@@ -123,7 +137,7 @@ def consensus(connection: Connection, study_id: int, study: Study) -> pl.DataFra
                 "round": row.round if row else 0,
                 "readers": len(said),
                 **{word: votes.get(word, 0) for word in VERDICT.categories},
-                "inclusion": chances.get((case_id, finding if study.asks == "drawn" else "")),
+                "inclusion": chances.get((case_id, finding if rules.asks == "drawn" else "")),
                 "amended_since": row is not None and _amended(row, newest),
                 "by": row.name if row else None,
                 "note": row.note if row else None,
@@ -151,7 +165,7 @@ def _adjudications(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
     return connection.execute(asked.where(ADJUDICATION.c.study_id == study_id)).all()
 
 
-def _inclusions(connection: Connection, study_id: int, study: Study) -> dict[tuple[int, str], float]:
+def _inclusions(connection: Connection, study_id: int, rules: Rules) -> dict[tuple[int, str], float]:
     """Give the chance of each drawn pair; where all findings are asked, that of the film, under an empty finding."""
     drawn = (
         select(DRAWN.c.case_id, DRAWN.c.finding, DRAWN.c.inclusion)
@@ -160,7 +174,7 @@ def _inclusions(connection: Connection, study_id: int, study: Study) -> dict[tup
     )
     chances: dict[tuple[int, str], float] = {}
     for case_id, finding, inclusion in connection.execute(drawn):
-        pair = (case_id, finding if study.asks == "drawn" else "")
+        pair = (case_id, finding if rules.asks == "drawn" else "")
         chances[pair] = max(inclusion, chances.get(pair, 0.0))
     return chances
 

@@ -233,7 +233,8 @@ class Desk:
 
     def consensus(self) -> pl.DataFrame:
         """Give the verdict of every pair that has all its reads: `consensus.CONSENSUS`."""
-        return self.ledger.look(lambda connection: consensus.consensus(connection, self.study_id, self.study))
+        rules = consensus.Rules(self.study.asks, self.study.reveal)
+        return self.ledger.look(lambda connection: consensus.consensus(connection, self.study_id, rules))
 
     def reviews(self) -> pl.DataFrame:
         """Give every review, and whether it stands: `consensus.REVIEW_COLUMNS`."""

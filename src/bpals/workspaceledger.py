@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from bpals.errors import UsageError
-from bpals.ledger import Ledger
+from bpals.ledger.store import Ledger
 from bpals.ledger.url import address_of, is_url, parse_url, shown
 from bpals.workspace import LEDGER, Workspace
 

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
-from bpals.judging import run_judge
-from bpals.score import references
+from bpals.tasks.judge import run_judge
+from bpals.reviews import verdicts
 from bpals.signal.learn import Reviewed
 from bpals.signal.pairs import logit, sigmoid
 from bpals.signal.refit import shifts
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -74,7 +74,7 @@ def audited(data: Path, folder: Path) -> None:
     """Audit NIH with the panel, fitted on the validation images."""
     for model in MODELS:
         run_judge(f"table:{data / 'predictions' / 'chexnet_panel.parquet'}@{model}", workspace=folder)
-    bpals.audit(workspace=folder, calibrate=f"four-findings={data / 'expert'}", calibrate_split="val")
+    bpals.tasks.audit(workspace=folder, calibrate=f"four-findings={data / 'expert'}", calibrate_split="val")
 
 
 def films(folder: Path, data: Path) -> dict[str, Films]:
@@ -83,7 +83,7 @@ def films(folder: Path, data: Path) -> dict[str, Films]:
     columns = ("image_id", "finding", "says", "p_present")
     tables = [home.table(name, *columns) for name in ("signal.parquet", "groups.parquet")]
     held = pl.concat([table.with_columns(pl.col("finding", "says").cast(pl.String)) for table in tables])
-    truth = references.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split="test").truth
+    truth = verdicts.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split="test").truth
     both = truth.join(held, on=["image_id", "finding"]).sort("image_id")
     laid = {}
     for name in GROUPS:

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
-from bpals.judging import run_judge
-from bpals.score import references
-from bpals.score.resamples import Resamples, Resampling, interval
+from bpals.tasks.judge import run_judge
+from bpals.reviews import verdicts
+from bpals.score.intervals import Resamples, Resampling, interval
 from bpals.signal.hardness import disagreements
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 GROUPS = ("Pneumothorax", "Nodule or mass", "Airspace opacity")
 POOLED = "pooled"
@@ -43,7 +43,7 @@ def audit(data: Path, folder: Path, *, panel: bool) -> None:
         for model in MODELS:
             run_judge(f"table:{data / 'predictions' / 'chexnet_panel.parquet'}@{model}", workspace=folder)
     expert = data / "expert"
-    bpals.audit(
+    bpals.tasks.audit(
         workspace=folder,
         calibrate=f"four-findings={expert}",
         calibrate_split="val",
@@ -59,8 +59,8 @@ def pairs_of(folder: Path, data: Path, split: str) -> pl.DataFrame:
     tables = [audited.table(name, *columns) for name in ("signal.parquet", "groups.parquet")]
     flagged = pl.concat([table.with_columns(pl.col("finding").cast(pl.String)) for table in tables])
     flagged = flagged.filter(pl.col("finding").is_in(GROUPS))
-    reads = references.load_reads(data / "expert" / "four_findings_readers.csv", vocabulary=NIH, split=split)
-    truth = references.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split=split).truth
+    reads = verdicts.load_reads(data / "expert" / "four_findings_readers.csv", vocabulary=NIH, split=split)
+    truth = verdicts.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split=split).truth
     images = audited.table("images.parquet", "image_id", "patient_id")
     return (
         disagreements(reads.table)

@@ -24,10 +24,10 @@ from sqlalchemy import func, insert, select
 
 from bpals.findings import NIH
 from bpals.judges.fold import fold
-from bpals.ledger import AskedFilm, Ledger
-from bpals.ledger.relay import for_a_run, serving
-from bpals.ledger.reviewschema import REVIEW
-from bpals.ledger.schema import FILM
+from bpals.store.ledger import AskedFilm, Ledger
+from bpals.store.ledger.relay import for_a_run, serving
+from bpals.store.ledger.schema import REVIEW
+from bpals.store.ledger.schema import FILM
 from bpals.types import JudgeCard, Question, Reply, Usage
 
 READERS = 8

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
-from bpals.judgeorder import Order
-from bpals.judging import run_judge
-from bpals.score import references
-from bpals.score.metrics import Curve, Reliability
+from bpals.tasks.judge import Order
+from bpals.tasks.judge import run_judge
+from bpals.reviews import verdicts
+from bpals.metrics import Curve, Reliability
 from bpals.score.opinions import about
-from bpals.score.resamples import Resamples, Resampling, interval
-from bpals.scoring import audited_tables, scorecard
+from bpals.score.intervals import Resamples, Resampling, interval
+from bpals.tasks.score import audited_tables, scorecard
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ def seal_one(data: Path, folder: Path) -> None:
 
 def labels_of_covered(data: Path, folder: Path) -> Path:
     """Write the adjudicated validation labels of the images that the panel covers."""
-    truth = references.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split="val").truth
+    truth = verdicts.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split="val").truth
     covered = pl.read_parquet(data / "predictions" / "chexnet_panel.parquet", columns=["Image Index"]).unique()
     kept = truth.join(covered, left_on="image_id", right_on="Image Index", how="semi", maintain_order="left")
     file = folder / "covered_val.csv"
@@ -112,7 +112,7 @@ def table(rows: list[Row]) -> str:
 
 def five_or_one(five: Path, one: Path, data: Path, split: str) -> tuple[str, list[str]]:
     """Compare the panel as five judges and as one, pair by pair: error AP and the calibration of the trust."""
-    truth = references.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split=split)
+    truth = verdicts.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split=split)
     covered = pl.read_parquet(data / "predictions" / "chexnet_panel.parquet", columns=["Image Index"]).unique()
     asked = truth.truth.join(covered, left_on="image_id", right_on="Image Index", how="semi").drop("split")
     several, single = (about(asked, audited_tables(home), truth.groups, baselines=False)[0] for home in (five, one))
@@ -174,7 +174,7 @@ def study(data: Path, home: Path) -> tuple[dict[str, str], list[str]]:
             folder = home / f"{name}-{kind}"
             if not (folder / "run.json").exists():
                 seal(data, folder)
-                bpals.audit(workspace=folder, calibrate=calibrate)
+                bpals.tasks.audit(workspace=folder, calibrate=calibrate)
     untrained, trained = (scored(home / f"five-{kind}", data, split) for kind, split in KINDS.items())
     broken = promised(untrained, UNTRAINED, ("Nodule or mass",))
     broken += promised(trained, TRAINED, ("Nodule or mass", "Airspace opacity"))

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from bpals.findings import NIH
 from bpals.judges.fold import fold
-from bpals.ledger import AskedFilm, Ledger
-from bpals.ledger.merge import FILMS_AT_ONCE
-from bpals.merging import merge
-from bpals.shard import Shard
+from bpals.store.ledger import AskedFilm, Ledger
+from bpals.store.ledger.transfer import FILMS_AT_ONCE
+from bpals.tasks.merge import merge
+from bpals.store.shards import Shard
 from bpals.types import JudgeCard, Question, Reply, Usage
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 SHARDS = 8
 MOST_MB = 100.0

@@ -15,8 +15,8 @@ from pathlib import Path
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from bpals.chronology import patients
-from bpals.judges import timeline
+from bpals.numeric import patients
+from bpals.judges.record import fold_of
 from bpals.judges.record import RecordJudge
 from bpals.score.skill import Scores, Yardstick
 from bpals.signal.devices import read_devices
@@ -53,7 +53,7 @@ def main() -> None:
     names = answers.select(pl.col("judge").unique(maintain_order=True)).collect().to_series()
     tables = {name: answers.filter(pl.col("judge") == name).collect() for name in names}
     record = tables.pop("record")
-    fold = timeline.fold_of(patients(dataset.images).to_numpy().astype(str), RecordJudge().folds)
+    fold = fold_of(patients(dataset.images).to_numpy().astype(str), RecordJudge().folds)
     wall, cpu = time.perf_counter(), time.process_time()
     made = signal(dataset, record, tables, fold)
     told = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "pairs": made.height}

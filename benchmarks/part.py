@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from bpals.findings import NIH
-from bpals.judges import timeline
+from bpals.judges.record import fold_of, read_record
 from bpals.judges.record import RecordJudge
 from bpals.sources import nih
 from bpals.types import Dataset
@@ -51,8 +51,8 @@ def write_csv(images: pl.DataFrame, file: Path) -> None:
 
 def write_matrices(dataset: Dataset, file: Path) -> None:
     """Write the features and folds that the record judge uses, and the labels."""
-    record = timeline.read_record(dataset.images, dataset.claims, dataset.vocabulary)
-    fold = timeline.fold_of(record.patients, RecordJudge().folds)
+    record = read_record(dataset.images, dataset.claims, dataset.vocabulary)
+    fold = fold_of(record.patients, RecordJudge().folds)
     np.savez(file, features=record.evidence, fold=fold, labels=record.states.astype(np.int64), findings=NIH.findings)
 
 

@@ -29,25 +29,25 @@ import numpy.typing as npt
 import polars as pl
 from PIL import Image
 
-from bpals.chronology import patients
-from bpals.featurecache import FeatureCache
-from bpals.films.looking import Look, looked
-from bpals.films.shelf import open_shelf
+from bpals.numeric import patients
+from bpals.store.features import FeatureCache
+from bpals.images.stream import Look, looked
+from bpals.images.collection import open_shelf
 from bpals.findings import AIRSPACE_OPACITY, NODULE_OR_MASS, Group
-from bpals.judgeorder import Order
-from bpals.judges import timeline
+from bpals.tasks.judge import Order
+from bpals.judges.record import fold_of, state_matrix
 from bpals.judges.backbone import built_file, open_backbone
-from bpals.judges.moments import Features
-from bpals.judges.probe import ProbeJudge
+from bpals.judges.linear_probe import Features
+from bpals.judges.linear_probe import ProbeJudge
 from bpals.judges.record import RecordJudge
-from bpals.probing import EYE, run_probe
-from bpals.score import references
-from bpals.score.metrics import Curve
-from bpals.score.resamples import Resamples, Resampling, interval
+from bpals.tasks.probe import EYE, run_probe
+from bpals.reviews import verdicts
+from bpals.metrics import Curve
+from bpals.score.intervals import Resamples, Resampling, interval
 from bpals.sources import nih
-from bpals.telemetry import import_silent
+from bpals.optional import import_silent
 from bpals.types import Refusal
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 from peak import ChildrenWatch, peak_mb
 
 Doubles = npt.NDArray[np.float64]
@@ -129,12 +129,12 @@ def skill(given: Given) -> bool:
     claims = dataset.claims.join(films, on="image_id", how="semi", maintain_order="left")
     findings = dataset.vocabulary.findings
     said = _matrix(pl.read_parquet(given.workspace / "judgments" / "probe-lite0.parquet"), findings)
-    states = timeline.state_matrix(films, claims, dataset.vocabulary)
+    states = state_matrix(films, claims, dataset.vocabulary)
     dealt = _dealt(claims, films["image_id"])
     noise = _matrix(ProbeJudge().read(films, dealt, dataset.vocabulary, features), findings)
-    dealt_states = timeline.state_matrix(films, dealt, dataset.vocabulary)
+    dealt_states = state_matrix(films, dealt, dataset.vocabulary)
     names = patients(films).to_numpy().astype(np.str_)
-    fold, draws = timeline.fold_of(names, ProbeJudge().folds), _draws(films["patient_id"])
+    fold, draws = fold_of(names, ProbeJudge().folds), _draws(films["patient_id"])
     print(
         f"\n{films.height:,} films of {films['patient_id'].n_unique():,} patients, out of fold against NIH's labels\n"
     )
@@ -170,7 +170,7 @@ def _dealt(claims: pl.DataFrame, image_ids: pl.Series) -> pl.DataFrame:
 def errors(given: Given) -> bool:
     """Measure how well errors are found on the adjudicated films: record judge, probe, the mean of their logits."""
     dataset, features = nih.load(), _features(given)
-    reference = references.load(f"four-findings={given.expert}", vocabulary=dataset.vocabulary)
+    reference = verdicts.load(f"four-findings={given.expert}", vocabulary=dataset.vocabulary)
     probe = pl.read_parquet(given.workspace / "judgments" / "probe-lite0.parquet")
     kept = given.workspace / "record.parquet"
     if not kept.exists():

@@ -27,17 +27,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 import bpals
-from bpals.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, load_source, weigh
-from bpals.experts import load_experts
+from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, load_source, weigh
+from bpals.tasks.panel import load_experts
 from bpals.findings import NIH
-from bpals.panel import choose
-from bpals.score import references
-from bpals.score.metrics import Curve
+from bpals.tasks.panel import choose
+from bpals.reviews import verdicts
+from bpals.metrics import Curve
 from bpals.score.opinions import Audited, about
-from bpals.score.resamples import Resamples, Resampling, interval
+from bpals.score.intervals import Resamples, Resampling, interval
 from bpals.score.scorecard import suspicions
 from bpals.signal.trust import Signal
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -78,7 +78,7 @@ AUDITS: Mapping[str, Audit] = {
 
 def write_labels(data: Path, seen: pl.Series, folder: Path) -> pl.DataFrame:
     """Write the adjudicated labels that teach, and give those of the test films that the probe answered."""
-    truth = references.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split="all").truth
+    truth = verdicts.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split="all").truth
     val, has_film = pl.col("split") == "val", pl.col("image_id").is_in(seen.implode())
     chosen = {"val": val, "val-and-seen": val | has_film, "seen": has_film, "seen-val": val & has_film}
     for name, kept in chosen.items():
@@ -100,7 +100,7 @@ def signals(home: Path) -> tuple[Audited, dict[str, Signal]]:
     """Ask the record judge, weigh what it and the probe say by each of the audits, and give what they share."""
     folder = home / "audit"
     if not (folder / "run.json").exists():
-        bpals.audit(workspace=folder, judges="record", calibrate=f"table={home / 'val.csv'}")
+        bpals.tasks.audit(workspace=folder, judges="record", calibrate=f"table={home / 'val.csv'}")
     kept, dataset = Workspace(folder), load_source("nih")
     sealed = kept.open()
     answers = Answers(claims=sealed.table(RECORD_ANSWERS), groups=sealed.table(GROUP_ANSWERS))
@@ -127,7 +127,7 @@ def held(asked: pl.DataFrame, shared: Audited, made: Mapping[str, Signal]) -> tu
     tables = {}
     for name, signal in made.items():
         audited = replace(shared, signal=signal.table, groups=signal.groups, calibration=signal.calibration)
-        pairs, _ = about(asked.drop("split"), audited, references.GROUPS)
+        pairs, _ = about(asked.drop("split"), audited, verdicts.GROUPS)
         tables[name] = pairs.sort("finding", "image_id")
     pairs = tables[OURS]
     alone = suspicions(pairs)

@@ -27,11 +27,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bpals.judgeorder import Order
+from bpals.tasks.judge import Order
 from bpals.judges.pace import Pace
 from bpals.judges.rayengine import RayEngine, RaySession
-from bpals.judging import run_judge
-from bpals.workspace import Workspace
+from bpals.tasks.judge import run_judge
+from bpals.store.workspace import Workspace
 from section import Section
 
 SECTION = Section(

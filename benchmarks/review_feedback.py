@@ -23,19 +23,19 @@ import numpy as np
 import polars as pl
 
 import bpals
-from bpals.blindreads import blind_reads
+from bpals.reviews.ledger_reads import blind_reads
 from bpals.findings import NIH
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import ACCOUNT
-from bpals.readinglist import draw_cases
-from bpals.relearning import Relearned, relearn, version
-from bpals.review.desk.account import Account
-from bpals.review.desk.answer import Answer, Spent, Verdict
-from bpals.review.desk.desk import Desk
-from bpals.review.desk.study import Study
-from bpals.score import references
-from bpals.score.metrics import Curve
-from bpals.studyprogress import gather, progress
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import ACCOUNT
+from bpals.tasks.reading_list import draw_cases
+from bpals.tasks.relearn import Relearned, relearn, version
+from bpals.room.desk.study import Account
+from bpals.room.desk.readings import Answer, Spent, Verdict
+from bpals.room.desk.desk import Desk
+from bpals.room.desk.study import Study
+from bpals.reviews.verdicts import load, load_reads
+from bpals.metrics import Curve
+from bpals.tasks.study_progress import gather, progress
 from bpals.types import Reviews
 
 READS = "four_findings_readers.csv"
@@ -78,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "audit"
         if said.workspace is None:
-            bpals.audit("nih", workspace=home)
+            bpals.tasks.audit("nih", workspace=home)
         else:
             shutil.copytree(said.workspace, home)
         replay(home, said.expert, said.n, said.seed)
@@ -135,7 +135,7 @@ def print_line(done: int, told: Mapping[str, object], learned: Relearned, took: 
 
 def one_read_each(expert: Path, seed: int) -> dict[str, Verdict]:
     """Choose one real read of each film."""
-    reads = references.load_reads(expert / READS, vocabulary=NIH).table.filter(pl.col("finding") == FINDING)
+    reads = load_reads(expert / READS, vocabulary=NIH).table.filter(pl.col("finding") == FINDING)
     order = np.random.default_rng(seed).permutation(reads.height)
     chosen = reads.sort("image_id", "reader")[order].unique("image_id", keep="first", maintain_order=True)
     return dict(zip(chosen["image_id"], chosen["verdict"].cast(pl.String), strict=True))
@@ -143,7 +143,7 @@ def one_read_each(expert: Path, seed: int) -> dict[str, Verdict]:
 
 def adjudicated(expert: Path) -> pl.DataFrame:
     """Read what was settled on, film by film."""
-    labels = references.load(f"four-findings={expert}", vocabulary=NIH)
+    labels = load(f"four-findings={expert}", vocabulary=NIH)
     return labels.truth.filter(pl.col("finding") == FINDING).select("image_id", "present")
 
 

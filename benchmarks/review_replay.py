@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
-from bpals.report.svg import element
-from bpals.score import references
+from bpals.report.charts import element
+from bpals.reviews import verdicts
 from bpals.score.opinions import Audited, about
 from bpals.score.replay import OURS, SPENDING, Row, curves, holds, learning, replay, rivals, with_reads, yardsticks
-from bpals.score.resamples import Resampling
+from bpals.score.intervals import Resampling
 from bpals.signal.pairs import logit
 from bpals.signal.ridge import newton
 from bpals.signal.value import Worth, values
-from bpals.testing.reads import made_up_reads
+from bpals.testing.fakes import made_up_reads
 from bpals.types import SAYS
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -86,7 +86,7 @@ def main() -> None:
     if said.workspace is not None:
         sys.exit(real(said.workspace, said))
     with tempfile.TemporaryDirectory() as folder:
-        bpals.audit(workspace=folder, calibrate=f"four-findings={said.expert}", calibrate_split="val")
+        bpals.tasks.audit(workspace=folder, calibrate=f"four-findings={said.expert}", calibrate_split="val")
         sys.exit(real(Path(folder), said))
 
 
@@ -112,7 +112,7 @@ def adjudicated(workspace: Path, expert: Path, split: str, seed: int) -> pl.Data
         groups=groups,
         calibration=audit.table("calibration.parquet", "image_id", "finding"),
     )
-    reference = references.load(f"four-findings={expert}", vocabulary=NIH, split=split)
+    reference = verdicts.load(f"four-findings={expert}", vocabulary=NIH, split=split)
     asked, _ = about(reference.truth.drop("split"), audited, reference.groups, baselines=False)
     beside = pl.concat([part.with_columns(pl.col("finding").cast(pl.String)) for part in (signal, groups)])
     beside = beside.select("image_id", "finding", "trust_low", "trust_high", "method")
@@ -120,7 +120,7 @@ def adjudicated(workspace: Path, expert: Path, split: str, seed: int) -> pl.Data
     pairs = pairs.with_columns(says=pl.when("claimed").then(pl.lit("present")).otherwise(pl.lit("absent")).cast(SAYS))
     if split == "val" and not pairs["method"].str.ends_with("/crossfit").all():
         raise SystemExit(f"{workspace} has trusts of validation images that saw their own labels")
-    reads = references.load_reads(expert / READS, vocabulary=NIH, split=split)
+    reads = verdicts.load_reads(expert / READS, vocabulary=NIH, split=split)
     replayed, notices = with_reads(pairs, reads.table, seed=seed)
     for notice in (*reads.notices, *notices):
         print(f"note: {notice.message}")

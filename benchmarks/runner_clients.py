@@ -28,7 +28,7 @@ from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.pace import Pace
 from bpals.judges.run import Plan, run
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 from bpals.types import Film, Question
 
 IN_FLIGHT = 64

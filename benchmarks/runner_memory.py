@@ -20,7 +20,7 @@ from bpals.judges.openai import OpenAIJudge
 from bpals.judges.pace import Pace
 from bpals.judges.run import Plan, run
 from bpals.judges.snapshot import Snapshot
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 from runner_clients import VOCABULARY, films
 from runner_throughput import stub
 

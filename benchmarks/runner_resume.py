@@ -35,7 +35,7 @@ def fill(path: Path, count: int) -> None:
     """Write what a judge said about every film but the last hundred, with the ledger's own code."""
     from bpals.judges.fold import fold  # noqa: PLC0415
     from bpals.judges.openai import OpenAIJudge  # noqa: PLC0415
-    from bpals.ledger import AskedFilm, Ledger  # noqa: PLC0415
+    from bpals.store.ledger import AskedFilm, Ledger  # noqa: PLC0415
     from bpals.types import Reply, Usage  # noqa: PLC0415
     from runner_clients import VOCABULARY  # noqa: PLC0415
 
@@ -61,7 +61,7 @@ def fill(path: Path, count: int) -> None:
 def resume(path: Path, count: int) -> None:
     """Do what a resumed run does before its first request, and print what it took."""
     from bpals.judges.openai import OpenAIJudge  # noqa: PLC0415
-    from bpals.ledger import Ledger  # noqa: PLC0415
+    from bpals.store.ledger import Ledger  # noqa: PLC0415
     from runner_clients import VOCABULARY  # noqa: PLC0415
 
     judge = OpenAIJudge(model="stub", topics=False, method="top_k")

@@ -20,11 +20,11 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Page, Route, sync_playwright
 
-import bpals.review
-from bpals.films.phantom import draw_phantom
-from bpals.films.rendition import Rendition, render
+import bpals.room
+from bpals.images.phantom import draw_phantom
+from bpals.images.rendition import Rendition, render
 
-STATIC = Path(bpals.review.__file__).parent / "static"
+STATIC = Path(bpals.room.__file__).parent / "static"
 ROOM = "http://room.test"
 SIZES = ((1024, 8), (2048, 8), (2048, 16), (2740, 16))
 """Side in pixels, bits; the last one has 7.5 million pixels."""

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 import bpals
 from bpals.findings import NIH
 from bpals.judges.record import RecordJudge
-from bpals.panel import Chosen
-from bpals.score import references
-from bpals.score.metrics import Curve
+from bpals.tasks.panel import Chosen
+from bpals.reviews import verdicts
+from bpals.metrics import Curve
 from bpals.score.opinions import Audited, about
 from bpals.signal.trust import estimate
 from bpals.sources import nih
 from bpals.types import Dataset
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ class Ground:
 def ground(data: Path, workspace: Path) -> Ground:
     """Read everything; NIH is audited by the record judge if it was not before."""
     if not (workspace / "run.json").exists():
-        bpals.audit(workspace=workspace, judges="record")
+        bpals.tasks.audit(workspace=workspace, judges="record")
     dataset = nih.load()
     wide = pl.read_parquet(data / "predictions" / "chexnet_panel.parquet").filter(pl.col("model") == MODEL)
     long = wide.rename({"Image Index": "image_id"}).unpivot(
@@ -78,7 +78,7 @@ def ground(data: Path, workspace: Path) -> Ground:
     scores = long.join(claims, on=["image_id", "finding"], maintain_order="left").with_columns(
         logit=(p / (1 - p)).log()
     )
-    reference = references.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split="val")
+    reference = verdicts.load(f"four-findings={data / 'expert'}", vocabulary=NIH, split="val")
     covered = reference.truth.drop("split").join(wide, left_on="image_id", right_on="Image Index", how="semi")
     record = Workspace(workspace).open().table("judgments/record.parquet")
     return Ground(dataset=dataset, record=record, scores=scores, truth=covered)
@@ -108,7 +108,7 @@ def weighed(known: Ground, scores: pl.DataFrame, card: str, folder: Path) -> tup
 
 def found(known: Ground, audited: Audited) -> list[float]:
     """Give the error AP of a signal, group by group."""
-    pairs, _ = about(known.truth, audited, references.GROUPS, baselines=False)
+    pairs, _ = about(known.truth, audited, verdicts.GROUPS, baselines=False)
     told = []
     for group in GROUPS:
         its = pairs.filter(pl.col("finding") == group)

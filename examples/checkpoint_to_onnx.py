@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from bpals.judges.architectures import open_network
-from bpals.judges.recipe import find_recipe
+from bpals.judges.checkpoint import open_network
+from bpals.judges.checkpoint import find_recipe
 from bpals.judges.weights import read_weights
 
 KEPT = (

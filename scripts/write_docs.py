@@ -18,9 +18,9 @@ from bpals import errors, types
 from bpals.cli.doctor import EXTRAS
 from bpals.cli.main import app
 from bpals.findings import NIH
-from bpals.judges.models import default_model
+from bpals.judges.cards import default_model
 from bpals.registry import SPECS
-from bpals.review.web.toolkeys import key_table
+from bpals.room.desk.study import key_table
 from shape import ROOT, SRC, modules
 
 DOCS = ROOT / "docs"

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from bpals.types import SAYS
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 

@@ -22,10 +22,10 @@ import pytest
 import twofolds
 from hypothesis import HealthCheck, settings
 
-from bpals.demo import make_demo
+from bpals.tasks.demo import make_demo
 from bpals.findings import NIH
-from bpals.judges.lite0 import NEEDED, PACKAGE, build
-from bpals.score import references
+from bpals.judges.backbone import NEEDED, PACKAGE, build
+from bpals.reviews import verdicts
 from bpals.sources import nih
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -138,7 +138,7 @@ def nih_reviewed(once) -> Path:
     """NIH's CSV with the patients of the adjudicated validation images, 6,913 films of 835 patients."""
     if not EXPERT.is_dir():
         pytest.skip(f"no expert labels at {EXPERT}: set BPALS_TEST_DATA")
-    images = references.load(f"four-findings={EXPERT}", vocabulary=NIH, split="val").truth["image_id"].unique()
+    images = verdicts.load(f"four-findings={EXPERT}", vocabulary=NIH, split="val").truth["image_id"].unique()
     theirs = pl.col("image_id").is_in(images.implode()).any().over("patient_id")
     write_csv = runpy.run_path(str(ROOT / "benchmarks" / "part.py"))["write_csv"]
     return once("reviewed.csv", lambda file: write_csv(nih.load().images.filter(theirs), file))

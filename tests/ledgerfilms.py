@@ -3,7 +3,7 @@
 import math
 
 from bpals.findings import NIH
-from bpals.ledger import AskedFilm
+from bpals.store.ledger import AskedFilm
 from bpals.types import JudgeCard, Judgment, Question, Reply, Usage
 
 CARD = JudgeCard(judge="stub", kind="image", version="1", model="a/b", preparation={"side": 1024})

@@ -4,14 +4,14 @@ import sys
 import time
 from pathlib import Path
 
-from bpals.featurecache import FeatureCache
-from bpals.films.looking import Look
-from bpals.films.prepare import Preparation
-from bpals.judgeorder import Order
+from bpals.store.features import FeatureCache
+from bpals.images.stream import Look
+from bpals.images.prepare import Preparation
+from bpals.tasks.judge import Order
 from bpals.judges.backbone import open_backbone
-from bpals.lightbox import name_films, open_lightbox
-from bpals.probing import EYE, Probing, look_films, probe_of
-from bpals.workspace import Workspace
+from bpals.tasks.image_access import name_films, open_lightbox
+from bpals.tasks.probe import EYE, Probing, look_films, probe_of
+from bpals.store.workspace import Workspace
 
 
 def main() -> None:

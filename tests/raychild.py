@@ -6,9 +6,9 @@ import sys
 
 import smallset
 
-from bpals.judgeorder import Order
+from bpals.tasks.judge import Order
 from bpals.judges.rayengine import RayEngine
-from bpals.judging import run_judge
+from bpals.tasks.judge import run_judge
 
 
 def main(spec, source, mapping, images, home, address):

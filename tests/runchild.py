@@ -12,7 +12,7 @@ import runs
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
 from bpals.judges.run import Plan, run
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 from bpals.types import Question
 
 FINDINGS = tuple(f"Finding {number}" for number in range(14))

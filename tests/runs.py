@@ -12,7 +12,7 @@ from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
 from bpals.judges.protocol import BadReply
 from bpals.judges.run import Plan, run
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 from bpals.types import Film, JudgeCard, Question, Reply, Usage
 
 FINDINGS = ("Atelectasis", "Effusion", "Mass")

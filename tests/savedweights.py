@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from bpals.judges.torchvisionops import import_torchvision
+from bpals.judges.local_model import import_torchvision
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 

@@ -2,8 +2,8 @@
 
 import sys
 
-from bpals.ledger import Ledger
-from bpals.ledger.relay import serving
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.relay import serving
 
 
 def main(path):

@@ -13,14 +13,14 @@ from polars.testing import assert_frame_equal
 
 import bpals
 import shape
-from bpals.audit import DEFAULTS
+from bpals.tasks.audit import DEFAULTS
 from bpals.errors import WorkspaceError
 from bpals.findings import NIH
 from bpals.judges.record import RecordJudge
 from bpals.signal.reasons import CODES
 from bpals.types import signal_schema
 from bpals.version import VERSION
-from bpals.workspace import Workspace, sha256
+from bpals.store.workspace import Workspace, sha256
 
 CLAIMS = 1_569_680
 COLUMNS = [
@@ -127,7 +127,7 @@ def test_a_call_in_python_gives_what_the_folder_holds(write_films, tmp_path):
     """run.signal, load_signal and signal.parquet are one table; the run says where the report is."""
     _, source, _, mapping = write_films(tmp_path / "films.csv", seeds=[1])
     told = []
-    run = bpals.audit(source, mapping=mapping, workspace=tmp_path / "audit", progress=lambda *step: told.append(step))
+    run = bpals.tasks.audit(source, mapping=mapping, workspace=tmp_path / "audit", progress=lambda *step: told.append(step))
     assert_frame_equal(bpals.load_signal(tmp_path / "audit"), run.signal)
     assert_frame_equal(pl.read_parquet(tmp_path / "audit" / "signal.parquet"), run.signal)
     assert run.record == Workspace(tmp_path / "audit").run
@@ -151,12 +151,12 @@ AGGREGATE = textwrap.dedent(
     """
     import json, re, resource, sys
     from pathlib import Path
-    from bpals.durable import parquet
+    from bpals.store.files import parquet
     from bpals.findings import NIH
     from bpals.report.page import Page, render
     from bpals.signal.trust import estimate
     from bpals.types import Dataset
-    from bpals.workspace import Workspace
+    from bpals.store.workspace import Workspace
 
     audit = Workspace(sys.argv[1]).open()
     dataset = Dataset(
@@ -194,7 +194,7 @@ AGAIN = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from bpals.durable import parquet
+    from bpals.store.files import parquet
     from bpals.judges.record import RecordJudge
     from bpals.sources import nih
 

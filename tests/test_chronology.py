@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from bpals.chronology import patients, reports_of_films
+from bpals.numeric import patients, reports_of_films
 from bpals.types import IMAGES
 
 

@@ -13,12 +13,12 @@ from twojudges import EXPERTS
 
 import bpals
 import shape
-from bpals.comparing import LABELS, comparison_page
+from bpals.tasks.compare import LABELS, comparison_page
 from bpals.errors import FilmError, TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import NIH
-from bpals.score.resamples import Resampling
+from bpals.score.intervals import Resampling
 from bpals.types import OUTCOME
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 QUICK = Resampling(draws=200)
 FINDINGS = ["Cardiomegaly", "Effusion", "Pneumothorax"]
@@ -345,7 +345,7 @@ import bpals
 from bpals.findings import NIH
 from bpals.judges.stub import StubJudge
 from bpals.sources import nih
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 home, ids = Workspace(sys.argv[1]), nih.load(None).images["image_id"]
 for seed in (1, 2):
     stub = StubJudge(seed=seed, name=f"stub{seed}", shares={"refused": 0.02})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bpals.draw import Draw
+from bpals.store.shards import Draw
 
 NAMES = [f"{number:03}.png" for number in range(20)]
 

@@ -8,7 +8,7 @@ import pytest
 
 import shape
 from bpals import errors
-from bpals.cli.judgerun import EXIT
+from bpals.cli.judge import EXIT
 from bpals.cli.main import INTERRUPTED
 from bpals.errors import BpalsError, MissingExtra, UnknownName, UsageError, install_line
 

@@ -13,7 +13,7 @@ import pytest
 
 import shape
 from bpals.errors import JudgeError, LockHeld, WorkspaceError
-from bpals.featurecache import BLOCK, FeatureCache
+from bpals.store.features import BLOCK, FeatureCache
 from bpals.types import Refusal
 
 WIDTH = 8
@@ -185,7 +185,7 @@ def test_a_writer_that_is_killed_leaves_whole_blocks(tmp_path):
         sys.path.insert(0, sys.argv[2])
         from pathlib import Path
         from test_featurecache import Film, WIDTH
-        from bpals.featurecache import FeatureCache
+        from bpals.store.features import FeatureCache
         with FeatureCache(Path(sys.argv[1]), "tiny", "ab" * 32, WIDTH).writing() as writer:
             for number in range(10):
                 writer.put(Film(number))

@@ -6,14 +6,14 @@ import pytest
 from bpals.findings import NIH
 from bpals.judges.record import RecordJudge
 from bpals.judges.stub import StubJudge
-from bpals.panel import Chosen
-from bpals.score import references
+from bpals.tasks.panel import Chosen
+from bpals.reviews import verdicts
 from bpals.score.opinions import Audited, about
-from bpals.score.resamples import Resampling
+from bpals.score.intervals import Resampling
 from bpals.score.scorecard import scorecard
 from bpals.signal.trust import estimate
 from bpals.types import KIND, OUTCOME, Dataset, answers_schema
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_the_scorecard_cannot_tell_the_difference(nih, harmed, data_folder, spli
     Without reviews the record alone is what the scorecard calls self-confidence, so its own paired gain says it.
     """
     dataset, judgments, _ = nih
-    reference = references.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split=split)
+    reference = verdicts.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split=split)
     audited = Audited(images=dataset.images, claims=dataset.claims, judgments=judgments, signal=harmed.table)
     pairs, _ = about(reference.truth.drop("split"), audited, reference.groups)
     rows, _ = scorecard(pairs, Resampling(draws=200))
@@ -113,7 +113,7 @@ def test_a_trained_model_finds_more_errors_than_the_record_alone(nih, helped, da
     """On the 527 validation images that both answered; pneumothorax has 8 errors there, too few to tell."""
     dataset, judgments, _ = nih
     signal, films = helped
-    reference = references.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val")
+    reference = verdicts.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val")
     audited = Audited(images=dataset.images, claims=dataset.claims, judgments=judgments, signal=signal.table)
     truth = reference.truth.drop("split").filter(pl.col("image_id").is_in(films.implode()))
     pairs, _ = about(truth, audited, reference.groups)

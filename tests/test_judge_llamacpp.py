@@ -11,10 +11,10 @@ import pytest
 import smallset
 import twofolds
 
-from bpals.judgestatus import status_of
-from bpals.ledger import Ledger
+from bpals.tasks.judge_status import status_of
+from bpals.store.ledger import Ledger
 from bpals.types import OUTCOME
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 IN_FLIGHT = 4
 """As many as the server has slots."""

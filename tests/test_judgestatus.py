@@ -8,15 +8,15 @@ from smallset import ask, order
 
 from bpals.cli.main import obey
 from bpals.errors import UsageError
-from bpals.featurecache import FeatureCache
-from bpals.films.looking import Seen
+from bpals.store.features import FeatureCache
+from bpals.images.stream import Seen
 from bpals.judges.openai import OpenAIJudge
-from bpals.judgestatus import status_of
-from bpals.judging import run_judge
-from bpals.ledger import Ledger
-from bpals.merging import merge
-from bpals.probeplan import ProbePlan
-from bpals.workspace import Workspace
+from bpals.tasks.judge_status import status_of
+from bpals.tasks.judge import run_judge
+from bpals.store.ledger import Ledger
+from bpals.tasks.merge import merge
+from bpals.store.features import ProbePlan
+from bpals.store.workspace import Workspace
 
 FILMS = 24
 QUESTIONS = 10

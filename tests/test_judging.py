@@ -20,19 +20,19 @@ from smallset import QUICK, ask, order
 
 import bpals
 import shape
-from bpals.audit import load_source
+from bpals.tasks.audit import load_source
 from bpals.errors import FilmError, JudgeError, Stopped, UsageError, WorkspaceError
-from bpals.films.prepare import Preparation, prepare
-from bpals.judgeorder import Order
-from bpals.judges import controls
+from bpals.images.prepare import Preparation, prepare
+from bpals.tasks.judge import Order
+from bpals.judges import selftest
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.stub import StubJudge
-from bpals.judgestatus import status_of
-from bpals.judging import run_judge
-from bpals.ledger import Ledger
+from bpals.tasks.judge_status import status_of
+from bpals.tasks.judge import run_judge
+from bpals.store.ledger import Ledger
 from bpals.types import FILM_ANSWERS, OUTCOME, JudgeCard, Question, Reply
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 FILMS = 24
 QUESTIONS = 10
@@ -175,7 +175,7 @@ def test_controls_are_asked_once_and_their_offsets_are_sealed(small, server, tmp
         asked = ledger.replies(ledger.judge_id("stub-vlm"), control=True)
     assert sorted(asked["control"].unique()) == ["black", "mean", "noise", "none"]
     assert asked.height == 4 * QUESTIONS
-    assert sealed.offsets == controls.offsets(asked)
+    assert sealed.offsets == selftest.offsets(asked)
     assert set(sealed.offsets) == {*smallset.FINDINGS, "devices", "quality"}
     nothing = true_logit("", JUDGE.pack.prompt(JUDGE.questions(vocabulary())[0]))
     first = asked.filter(pl.col("control") == "none", pl.col("number") == 0)["logit"].item()
@@ -184,7 +184,7 @@ def test_controls_are_asked_once_and_their_offsets_are_sealed(small, server, tmp
 
 def test_a_control_that_failed_is_asked_again_when_failures_are(small, server, tmp_path):
     """--retry-failed mends controls as it mends films."""
-    noise = dict(controls.films(128))["noise"].png
+    noise = dict(selftest.control_images(128))["noise"].png
     server.otherwise = spoil(
         status(400), when=lambda call: b"free of" in call.body and b"effusion" in call.body and shows(call, noise)
     )
@@ -547,7 +547,7 @@ class Impatient:
         return [Reply(outcome="answered", logit=0.5)] * len(questions)
 
 
-CONTROLS = {film.sha256 for _, film in controls.films(128) if film}
+CONTROLS = {film.sha256 for _, film in selftest.control_images(128) if film}
 
 
 def test_ctrl_c_ends_a_run_and_what_is_sealed_is_whole(small, tmp_path):
@@ -563,8 +563,8 @@ def test_ctrl_c_ends_a_run_and_what_is_sealed_is_whole(small, tmp_path):
 
 KILLED_WHILE_SEALING = """
 import os, signal, sys
-from bpals.judgeorder import Order
-from bpals.judging import run_judge
+from bpals.tasks.judge import Order
+from bpals.tasks.judge import run_judge
 
 home, images, source, mapping, nth = sys.argv[1:]
 renames = 0
@@ -682,6 +682,6 @@ def test_a_local_model_is_asked_the_same_way(small, tmp_path):
 def test_the_audit_is_of_the_dataset_that_the_judges_were_asked_about(small, tmp_path):
     """Without --source an audit beside sealed judges never takes another dataset, which would replace theirs."""
     ask(StubJudge(seed=3), small, tmp_path)
-    run = bpals.audit(workspace=tmp_path)
+    run = bpals.tasks.audit(workspace=tmp_path)
     assert run.record["source"]["name"] != "nih"
     assert run.record["values"]["source"]["reason"] == "the dataset of this workspace"

@@ -15,7 +15,7 @@ import sealedrecord
 import bpals
 from bpals.cli.main import obey
 from bpals.errors import WorkspaceError
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 SEALING = ("signal.parquet", "report.html", "run.json")
 """Files whose appearance in the staging folder says that the end is near: there a kill does the most harm."""

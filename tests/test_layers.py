@@ -118,7 +118,7 @@ def test_the_nouns_import_nothing_above_them():
 def test_image_judges_cannot_reach_the_claims():
     """Only the record judge and the probe, and the files that they use, may know what the dataset claims."""
     judges = {name for name, module in TREE.items() if module.room == "judges"}
-    told = {"bpals.judges.record", "bpals.judges.probe"}
+    told = {"bpals.judges.record", "bpals.judges.linear_probe"}
     of_the_record = told | ({use for name in told for use in shape.reachable(GRAPH, name)} & judges)
     image_judges = judges - of_the_record - {"bpals.judges"}
     sighted = {name for name in judges if sees_claims(TREE[name])}
@@ -130,7 +130,7 @@ def test_image_judges_cannot_reach_the_claims():
 
 def test_asking_a_judge_reads_no_claim():
     """judging.py brings judge and dataset together: it takes names of films and findings, and leaves the claims."""
-    assert not [name for name in ("bpals.judging", "bpals.lightbox", "bpals.filmchecks") if sees_claims(TREE[name])]
+    assert not [name for name in ("bpals.tasks.judge", "bpals.tasks.image_access", "bpals.tasks.probe") if sees_claims(TREE[name])]
 
 
 def sees_claims(module):
@@ -150,14 +150,14 @@ def test_the_rule_about_claims_can_see():
 def test_only_the_runner_among_the_judges_touches_the_ledger():
     """A judge answers; judges/run.py alone remembers."""
     judges = {name for name, module in TREE.items() if module.room == "judges"} - {"bpals.judges.run"}
-    assert not [name for name in judges if "bpals.ledger" in GRAPH[name]]
+    assert not [name for name in judges if "bpals.store.ledger" in GRAPH[name]]
 
 
 @pytest.mark.parametrize("name", sorted(name for name, module in TREE.items() if module.room == "signal"))
 def test_the_signal_reads_and_writes_nothing(name):
     """A statistician can read signal/ alone: tables in, tables out."""
     assert not list(touches(TREE[name].tree))
-    assert "bpals.workspace" not in shape.reachable(GRAPH, name)
+    assert "bpals.store.workspace" not in shape.reachable(GRAPH, name)
 
 
 def touches(tree):

@@ -16,9 +16,9 @@ from sqlalchemy import func, insert, select
 
 from bpals.errors import ContractBroken, UnknownName, UsageError, WorkspaceError
 from bpals.findings import NIH
-from bpals.ledger import AskedFilm, Attempt, Ledger, pack, unpack
-from bpals.ledger.reviewschema import STUDY
-from bpals.ledger.upsert import insert_new
+from bpals.store.ledger import AskedFilm, Attempt, Ledger, pack, unpack
+from bpals.store.ledger.schema import STUDY
+from bpals.store.ledger.backend import insert_new
 from bpals.types import FILM_ANSWERS, JudgeCard, Judgment, Question, Reply, Usage, answers_schema
 
 

@@ -16,7 +16,7 @@ from faultyvfs import Connection, Disk
 from ledgerfilms import CARD, QUESTIONS, asked, failed
 
 from bpals.errors import WorkspaceError
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 
 TESTS = Path(__file__).parent
 NUMBERS = itertools.count()

@@ -7,12 +7,12 @@ import smallset
 from smallset import ask, order
 
 from bpals.errors import UsageError, WorkspaceError
-from bpals.judgestatus import status_of
-from bpals.judging import run_judge
-from bpals.ledger import Ledger
-from bpals.ledger.url import ENVIRONMENT
-from bpals.workspace import Workspace
-from bpals.workspaceledger import ledger_of
+from bpals.tasks.judge_status import status_of
+from bpals.tasks.judge import run_judge
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.postgres import ENVIRONMENT
+from bpals.store.workspace import Workspace
+from bpals.store.ledger.ledger import ledger_of
 
 FILMS = 4
 SECRET = "hunter-2"  # noqa: S105

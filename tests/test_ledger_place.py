@@ -20,12 +20,12 @@ from ledgerfilms import CARD, QUESTIONS, asked, enrolled
 from sqlalchemy import CheckConstraint, inspect
 
 from bpals.errors import WorkspaceError, install_line
-from bpals.ledger import Ledger, old_sqlite, unfit
-from bpals.ledger.lock import only_writer
-from bpals.ledger.migrations import MIGRATIONS, Migration
-from bpals.ledger.place import Place
-from bpals.ledger.reviewschema import REVIEW_TABLES
-from bpals.ledger.schema import TABLES
+from bpals.store.ledger import Ledger, old_sqlite, unfit
+from bpals.store.ledger.locks import only_writer
+from bpals.store.ledger.backend import MIGRATIONS, Migration
+from bpals.store.ledger.locks import Place
+from bpals.store.ledger.schema import REVIEW_TABLES
+from bpals.store.ledger.schema import TABLES
 
 TESTS = Path(__file__).parent
 SURROUNDINGS = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
@@ -216,9 +216,9 @@ def sqlite_rows(path, statement):
 MIGRATING = textwrap.dedent(
     """
     import os, signal, sys
-    from bpals.ledger import Ledger
-    from bpals.ledger.migrations import MIGRATIONS, Migration
-    from bpals.ledger.reviewschema import REVIEW_TABLES
+    from bpals.store.ledger import Ledger
+    from bpals.store.ledger.backend import MIGRATIONS, Migration
+    from bpals.store.ledger.schema import REVIEW_TABLES
 
     def kill():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -289,7 +289,7 @@ CREATING = textwrap.dedent(
     """
     import os, signal, sys
     from faultyvfs import Connection, Disk
-    from bpals.ledger import Ledger
+    from bpals.store.ledger import Ledger
 
     disk, left = Disk("creating"), int(sys.argv[2])
 
@@ -324,7 +324,7 @@ def test_a_ledger_that_was_killed_at_its_birth_is_made_whole(tmp_path):
 HOLDING = textwrap.dedent(
     """
     import sys
-    from bpals.ledger import Ledger
+    from bpals.store.ledger import Ledger
 
     with Ledger.open(sys.argv[1]) as ledger, ledger.lock("bpals judge run openai:m"):
         print("held", flush=True)

@@ -18,9 +18,9 @@ from lossyproxy import LossyProxy
 from sqlalchemy import func, insert, select, text
 
 from bpals.errors import TransactionLost, UsageError, WorkspaceError
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import STUDY
-from bpals.ledger.url import ENVIRONMENT, address_of, has_password, parse_url, shown
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import STUDY
+from bpals.store.ledger.postgres import ENVIRONMENT, address_of, has_password, parse_url, shown
 
 
 @pytest.fixture(scope="module")

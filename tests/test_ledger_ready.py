@@ -7,9 +7,9 @@ from sqlalchemy import bindparam, delete, insert, literal, select, update
 from sqlalchemy.exc import StatementError
 
 from bpals.errors import ContractBroken, WorkspaceError
-from bpals.ledger import Ledger
-from bpals.ledger.ready import Ready
-from bpals.ledger.reviewschema import STUDY
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.schema import STUDY
 
 ADD = Ready(insert(STUDY))
 NAMED = Ready(select(STUDY).where(STUDY.c.name == bindparam("wanted")))

@@ -14,10 +14,10 @@ import pytest
 from faultyvfs import Connection, Disk
 
 from bpals.errors import WorkspaceError
-from bpals.ledger import Ledger
-from bpals.review.desk import chain
-from bpals.review.desk.account import Account
-from bpals.review.desk.desk import Desk
+from bpals.store.ledger import Ledger
+from bpals.store.ledger import log
+from bpals.room.desk.study import Account
+from bpals.room.desk.desk import Desk
 
 NUMBERS = itertools.count()
 CASES = 4
@@ -76,7 +76,7 @@ def reads(path, connect=None):
     """What was said, by reading and phase, after a check that every read is whole and the log is."""
     with Ledger.open(path, connect=connect) as ledger, ledger.lock("the test"):
         assert ledger.verify() == []
-        assert chain.verify(ledger) == []
+        assert log.verify(ledger) == []
         table = Desk.open(ledger, STUDY).reviews()
     found = table.group_by("reading_id", "phase").agg(
         pl.len().alias("n"), pl.col("finding").n_unique().alias("findings")

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import event, insert, select
 
 from bpals.errors import UsageError
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import STUDY
-from bpals.ledger.schema import now
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import STUDY
+from bpals.store.ledger.schema import now
 
 
 def adding(name, *, after=None):

@@ -12,7 +12,7 @@ import pytest
 
 import shape
 from bpals.errors import ContractBroken
-from bpals.ledger.turn import Turn
+from bpals.store.ledger.locks import Turn
 
 
 def wait_until(true):
@@ -78,7 +78,7 @@ def test_a_turn_inside_a_turn_is_refused():
 INTERRUPTED = textwrap.dedent(
     """
     import threading, time
-    from bpals.ledger.turn import Turn
+    from bpals.store.ledger.locks import Turn
 
     turn, leave, order = Turn(), threading.Event(), []
 

@@ -9,9 +9,9 @@ import smallset
 from smallset import ask
 
 from bpals.errors import UsageError
-from bpals.judgeorder import Order
-from bpals.judging import run_judge
-from bpals.workspace import Workspace
+from bpals.tasks.judge import Order
+from bpals.tasks.judge import run_judge
+from bpals.store.workspace import Workspace
 
 FILMS = 24
 

@@ -17,18 +17,18 @@ from ledgerfilms import asked, enrolled, failed
 from smallset import ask
 
 from bpals.errors import UsageError
-from bpals.featurecache import FeatureCache
-from bpals.films.looking import Seen
-from bpals.judgeorder import Order
+from bpals.store.features import FeatureCache
+from bpals.images.stream import Seen
+from bpals.tasks.judge import Order
 from bpals.judges.stub import StubJudge
-from bpals.judgestatus import status_of
-from bpals.ledger import Ledger
-from bpals.lightbox import name_films
-from bpals.merging import merge
-from bpals.probeplan import ProbePlan
-from bpals.probing import run_probe
-from bpals.shard import Shard
-from bpals.workspace import Workspace
+from bpals.tasks.judge_status import status_of
+from bpals.store.ledger import Ledger
+from bpals.tasks.image_access import name_films
+from bpals.tasks.merge import merge
+from bpals.store.features import ProbePlan
+from bpals.tasks.probe import run_probe
+from bpals.store.shards import Shard
+from bpals.store.workspace import Workspace
 
 FILMS = 40
 
@@ -225,7 +225,7 @@ def test_a_shard_on_postgresql_is_refused_to_a_second_process_and_another_shard_
 
 def vocabulary(small):
     """The findings of the small dataset."""
-    from bpals.audit import load_source  # noqa: PLC0415
+    from bpals.tasks.audit import load_source  # noqa: PLC0415
 
     return load_source(small.source, small.mapping).vocabulary
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bpals.ordering import order
+from bpals.numeric import order
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ import polars as pl
 import pytest
 import sealedrecord
 
-from bpals.blindreads import LEDGER as READS
+from bpals.reviews.ledger_reads import LEDGER as READS
 from bpals.errors import WorkspaceError
 from bpals.findings import Vocabulary
-from bpals.ledger import Ledger
-from bpals.ownreads import own_reads
-from bpals.review.desk.desk import Desk
-from bpals.reviewfiles import import_reviews
-from bpals.workspace import LEDGER, Workspace
+from bpals.store.ledger import Ledger
+from bpals.reviews.ledger_reads import own_reads
+from bpals.room.desk.desk import Desk
+from bpals.tasks.review_files import import_reviews
+from bpals.store.workspace import LEDGER, Workspace
 
 WORDS = Vocabulary(name="films", findings=("Cardiomegaly", "Effusion", "Pneumothorax"))
 

@@ -1,6 +1,6 @@
 """A number with its noun."""
 
-from bpals.plural import several
+from bpals.text import several
 
 
 def test_a_number_is_written_with_its_noun():

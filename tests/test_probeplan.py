@@ -3,7 +3,7 @@
 import pytest
 
 from bpals.errors import WorkspaceError
-from bpals.probeplan import PLAN, ProbePlan, begun, films_in, read_plan
+from bpals.store.features import PLAN, ProbePlan, begun, films_in, read_plan
 
 SHARD = ProbePlan(judge="probe-lite0", spec="probe:lite0", films=10, part=4, shard="1/2")
 

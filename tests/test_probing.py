@@ -15,12 +15,12 @@ import tinyonnx
 
 import shape
 from bpals.errors import UsageError
-from bpals.judgeorder import Order
-from bpals.judgestatus import status_of
-from bpals.judging import run_judge
-from bpals.probing import run_probe
-from bpals.shard import Shard
-from bpals.workspace import Workspace
+from bpals.tasks.judge import Order
+from bpals.tasks.judge_status import status_of
+from bpals.tasks.judge import run_judge
+from bpals.tasks.probe import run_probe
+from bpals.store.shards import Shard
+from bpals.store.workspace import Workspace
 
 FILMS = 260
 CHILD = shape.ROOT / "tests" / "probechild.py"

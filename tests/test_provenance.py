@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 
 import shape
-from bpals import provenance
+from bpals.store import files
 
 GIT = shutil.which("git")
 needs_git = pytest.mark.skipif(GIT is None, reason="git is not installed")
@@ -48,11 +48,11 @@ def committed(folder):
 
 def test_the_packages_are_named_with_their_versions():
     """Those that can change a number are there; one that is not installed is left out, not made up."""
-    named = provenance.packages()
+    named = files.packages()
     assert named["numpy"] == version("numpy")
     assert named["polars"] == version("polars")
     assert named["python"].startswith("3.")
-    assert set(named) <= {"python", *provenance.PACKAGES}
+    assert set(named) <= {"python", *files.PACKAGES}
 
 
 def test_an_installed_package_has_no_commit(checkout):

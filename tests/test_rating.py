@@ -8,7 +8,7 @@ import pytest
 import bpals
 import shape
 from bpals.errors import BpalsError, TruthError, UnknownName, UsageError, WorkspaceError
-from bpals.rating import PLAN, write_list
+from bpals.tasks.rate import PLAN, write_list
 
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 

@@ -18,12 +18,12 @@ from faultyserver import FaultyServer
 from smallset import ask
 
 from bpals.errors import JudgeError, Stopped, UsageError
-from bpals.judgeorder import Order
+from bpals.tasks.judge import Order
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.rayengine import RayEngine, RaySession
-from bpals.judgestatus import asked_status
-from bpals.probing import run_probe
+from bpals.tasks.judge_status import asked_status
+from bpals.tasks.probe import run_probe
 
 if find_spec("ray") is None:
     pytest.skip("Ray is not installed: pip install 'ray[data]'", allow_module_level=True)

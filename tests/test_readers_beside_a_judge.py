@@ -17,13 +17,13 @@ from sqlalchemy import select
 
 import bpals
 import shape
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import REVIEW
-from bpals.review.desk import chain
-from bpals.workspace import LEDGER
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import REVIEW
+from bpals.store.ledger import log
+from bpals.store.workspace import LEDGER
 
 pytest.importorskip("fastapi")
-from bpals.readingroom import office
+from bpals.tasks.serve import office
 
 READERS = [f"reader{number}" for number in range(10)]
 KILLS = 3
@@ -65,7 +65,7 @@ def room(request, tmp_path, monkeypatch):
     cases = request.param
     small = smallset.write(tmp_path, count=max(24, cases))
     home = tmp_path / "audit"
-    bpals.audit(small.source, mapping=small.mapping, workspace=home)
+    bpals.tasks.audit(small.source, mapping=small.mapping, workspace=home)
     (tmp_path / "night.toml").write_text(STUDY.format(cases=cases))
     with office(home) as accounts:
         for name in READERS:
@@ -119,7 +119,7 @@ def test_u09_readers_a_judge_and_kills(room, tmp_path, start_bpals):
             asked = select(REVIEW.c.reading_id, REVIEW.c.phase, REVIEW.c.finding, REVIEW.c.verdict)
             kept = [tuple(row) for row in connection.execute(asked)]
         assert clients.compare(told, kept) == (0, 0)
-        assert chain.verify(ledger) == []
+        assert log.verify(ledger) == []
         assert ledger.verify() == []
     waited = np.percentile([each["ms"] for each in told if each["step"] != "next" and each["tries"] == 1], 95)
     # Tests beside this one may take the processors.

@@ -6,8 +6,8 @@ import pytest
 
 import bpals
 from bpals.errors import TruthError, UnknownName, WorkspaceError
-from bpals.readinglist import CASES, draw_cases, reading_list
-from bpals.review.desk.study import Study
+from bpals.tasks.reading_list import CASES, draw_cases, reading_list
+from bpals.room.desk.study import Study
 from bpals.signal.queue import READING_LIST
 from bpals.types import REVIEWS, Reviews
 

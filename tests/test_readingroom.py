@@ -11,11 +11,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from bpals.errors import LockHeld, UsageError, WorkspaceError
-from bpals.ledger.relay import for_a_run
-from bpals.readingroom import Opening, office, open_room, serve_room, verify_log
-from bpals.review.web.binding import Binding
-from bpals.reviewfiles import import_reviews
-from bpals.workspace import LEDGER, Workspace
+from bpals.store.ledger.relay import for_a_run
+from bpals.tasks.serve import Opening, office, open_room, serve_room, verify_log
+from bpals.room.web.server import Binding
+from bpals.tasks.review_files import import_reviews
+from bpals.store.workspace import LEDGER, Workspace
 
 ROOT = Path(__file__).parents[1]
 PASSWORD = "seven lamps by the sea"  # noqa: S105  nobody's

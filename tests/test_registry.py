@@ -8,7 +8,7 @@ import pytest
 
 import shape
 from bpals import registry
-from bpals.cli.judgerun import TAKES
+from bpals.cli.judge import TAKES
 from bpals.cli.main import obey
 from bpals.errors import MissingExtra, UnknownName, UsageError, install_line
 from bpals.registry import SPECS, Spec, find, known, parse_spec

@@ -22,14 +22,14 @@ from smallset import ask
 from sqlalchemy import func, insert, select
 
 from bpals.errors import ContractBroken, UsageError, WorkspaceError
-from bpals.judgestatus import status_of
-from bpals.ledger import AskedFilm, Attempt, Ledger
-from bpals.ledger.place import Place
-from bpals.ledger.relay import Courier, RelayedLedger, for_a_run, have_done, is_served, serving
-from bpals.ledger.reviewschema import STUDY
-from bpals.ledger.wire import pack_films, unpack_films
+from bpals.tasks.judge_status import status_of
+from bpals.store.ledger import AskedFilm, Attempt, Ledger
+from bpals.store.ledger.locks import Place
+from bpals.store.ledger.relay import Courier, RelayedLedger, for_a_run, have_done, is_served, serving
+from bpals.store.ledger.schema import STUDY
+from bpals.store.ledger.relay import pack_films, unpack_films
 from bpals.types import Reply, Usage
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 TESTS = Path(__file__).parent
 SURROUNDINGS = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}

@@ -16,19 +16,19 @@ from sqlalchemy import insert
 
 import bpals
 import shape
-from bpals.audit import load_source
+from bpals.tasks.audit import load_source
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import REVIEW
-from bpals.review.desk import chain
-from bpals.review.desk.desk import Desk
-from bpals.review.formats import coco, dicomsr, fiftyone
-from bpals.review.formats.reviewtable import KEPT, add_reviews, all_reviews
-from bpals.reviewfiles import FORMATS, export_reviews, import_reviews, load_reviews
-from bpals.score import references
-from bpals.signal.agreement import Bootstrap, among
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import REVIEW
+from bpals.store.ledger import log
+from bpals.room.desk.desk import Desk
+from bpals.reviews import coco, dicom_sr, fiftyone
+from bpals.reviews.exchange import KEPT, add_reviews, all_reviews
+from bpals.tasks.review_files import FORMATS, export_reviews, import_reviews, load_reviews
+from bpals.reviews import verdicts
+from bpals.reviews.agreement import Bootstrap, among
 from bpals.signal.majority import majority
-from bpals.workspace import LEDGER, Workspace
+from bpals.store.workspace import LEDGER, Workspace
 
 COLUMNS = {
     "Fracture": "Fracture",
@@ -151,7 +151,7 @@ def test_the_majority_of_the_real_reads(brought, reads, data_folder, finding, pr
     assert sum(said != (labels[film][finding] == "YES") for film, said in wanted.items()) == otherwise
     ours = majority(load_reviews(brought[0])).filter(pl.col("finding") == finding)
     assert dict(ours.select("image_id", "present").iter_rows()) == wanted
-    truth = references.load(f"four-findings={data_folder / 'expert'}", vocabulary=bpals.findings.NIH).truth
+    truth = verdicts.load(f"four-findings={data_folder / 'expert'}", vocabulary=bpals.findings.NIH).truth
     beside = ours.join(truth, on=["image_id", "finding"], suffix="_adjudicated")
     assert beside.filter(pl.col("present") != pl.col("present_adjudicated")).height == otherwise
 
@@ -195,7 +195,7 @@ def test_the_real_reads_brought_in_twice_are_the_same(brought, reads):
     assert (again.reviews.height, again.already) == (0, 52_324)
     assert load_reviews(home).equals(before)
     with Ledger.open(home / LEDGER, readonly=True) as ledger:
-        assert chain.verify(ledger) == []
+        assert log.verify(ledger) == []
 
 
 def test_the_real_reads_come_in_quickly(brought):
@@ -376,7 +376,7 @@ def test_on_postgresql_it_is_the_same(postgres_url, written, small_record, tmp_p
     export_reviews(other, tmp_path / "again.parquet", ledger=postgres_url)
     assert import_reviews(written, tmp_path / "again.parquet").reviews.is_empty()
     with Ledger.open(postgres_url) as ledger:
-        assert chain.verify(ledger) == []
+        assert log.verify(ledger) == []
 
 
 def test_the_docs_list_what_comes_back():
@@ -386,7 +386,7 @@ def test_the_docs_list_what_comes_back():
     table = [line.split("|") for line in parts["CSV and Parquet"].splitlines() if line.startswith("| `")]
     kept = {name for line in table if line[3].strip() == "yes" for name in re.findall(r"`(\w+)`", line[1])}
     assert kept == set(KEPT.names())
-    for heading, columns in (("COCO", coco.GIVEN_BACK), ("DICOM SR", dicomsr.GIVEN_BACK)):
+    for heading, columns in (("COCO", coco.GIVEN_BACK), ("DICOM SR", dicom_sr.GIVEN_BACK)):
         listed = re.search(r"Come back: (.*?)[;.]", parts[heading].replace("\n", " "))
         assert tuple(re.findall(r"`(\w+)`", listed[1])) == columns
     assert tuple(KEPT.names()) == fiftyone.GIVEN_BACK

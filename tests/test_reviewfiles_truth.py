@@ -10,18 +10,18 @@ import pytest
 import sealedrecord
 
 from bpals.findings import Vocabulary
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import ACCOUNT
-from bpals.ownreads import reads_of
-from bpals.review.desk.account import Account
-from bpals.review.desk.answer import Answer
-from bpals.review.desk.desk import Desk
-from bpals.review.formats import coco
-from bpals.review.formats.exchange import Films
-from bpals.review.formats.reviewtable import TRUTH
-from bpals.reviewfiles import export_reviews, import_reviews, load_reviews
-from bpals.score import references
-from bpals.workspace import LEDGER
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import ACCOUNT
+from bpals.reviews.ledger_reads import reads_of
+from bpals.room.desk.study import Account
+from bpals.room.desk.readings import Answer
+from bpals.room.desk.desk import Desk
+from bpals.reviews import coco
+from bpals.reviews.exchange import Films
+from bpals.reviews.exchange import TRUTH
+from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
+from bpals.reviews import verdicts
+from bpals.store.workspace import LEDGER
 
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 WHO = (ACCOUNT.c.account_id, ACCOUNT.c.name)
@@ -248,7 +248,7 @@ def test_an_export_given_to_an_audit_votes_as_its_room_did(home, settled, tmp_pa
     whole = written(tmp_path / f"out.{form}")
     both = pl.concat([whole, second.with_columns(rating=None).select(whole.columns)], how="vertical_relaxed")
     both.write_csv(tmp_path / "both.csv") if form == "csv" else both.write_parquet(tmp_path / "both.parquet")
-    told = references.load_reads(tmp_path / f"both.{form}", vocabulary=Vocabulary(name="films", findings=FINDINGS))
+    told = verdicts.load_reads(tmp_path / f"both.{form}", vocabulary=Vocabulary(name="films", findings=FINDINGS))
     assert told.table.height == 12
     assert told.settled.rows() == [(settled, "Effusion", 0.0)]
     assert [(notice.code, notice.count) for notice in told.notices] == [("no_votes", 6)]

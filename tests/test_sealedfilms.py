@@ -7,7 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from bpals.errors import WorkspaceError
-from bpals.sealedfilms import RECORD, TABLE, open_films, seal_films, summary
+from bpals.store.workspace import RECORD, TABLE, open_films, seal_films, summary
 from bpals.types import FILM_CHECKS
 
 FILMS = pl.DataFrame(

@@ -12,13 +12,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import shape
-from bpals.durable import sha256
+from bpals.store.files import sha256
 from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges.stub import StubJudge
-from bpals.sealedjudge import FORMAT, check_judge_name
+from bpals.store.workspace import FORMAT, check_judge_name
 from bpals.testing import tiny_dataset
 from bpals.types import FILM_ANSWERS
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 DATASET = tiny_dataset()
 CARD = {"judge": "eye", "kind": "image", "version": "1"}
@@ -192,7 +192,7 @@ KILLED = textwrap.dedent(
     """
     import os, signal, sys
     import polars as pl
-    from bpals.workspace import Workspace
+    from bpals.store.workspace import Workspace
 
     steps = {"open", "os.mkdir", "os.rename", "os.remove"}
     count = 0

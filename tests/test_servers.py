@@ -23,9 +23,9 @@ from bpals.judges.hf import open_hf
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.run import lines
 from bpals.judges.selftest import selftest
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 from bpals.testing import tiny_film
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 pytestmark = pytest.mark.servers
 

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from bpals.errors import UsageError
-from bpals.shard import Shard
+from bpals.store.shards import Shard
 
 IDS = [f"{number:08}_{visit:03}.png" for number in range(1, 400) for visit in range(5)]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bpals.draw import Draw
-from bpals.shardends import ends_of, gaps
+from bpals.store.shards import Draw
+from bpals.tasks.merge import ends_of, gaps
 
 NAMES = [f"{number:03}.png" for number in range(20)]
 ALL, SOME, FEW = (Draw.of(NAMES, limit, 0) for limit in (None, 9, 4))

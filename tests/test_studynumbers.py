@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from bpals.review.desk.study import Study
-from bpals.studynumbers import confirmed_errors, errors_found, needed_reads, settled_claims, within_readers
+from bpals.room.desk.study import Study
+from bpals.tasks.study_progress import confirmed_errors, errors_found, needed_reads, settled_claims, within_readers
 
 PAIR = {"image_id": pl.String, "finding": pl.String}
 

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from bpals.errors import TruthError
-from bpals.tablefile import open_table, read_columns
-from bpals.tablewords import TableWords
+from bpals.store.tables import open_table, read_columns
+from bpals.store.tables import TableWords
 
 WORDS = TableWords(error=TruthError, where=" after --x", doubled="{name}: {column!r} twice", no_rows="{name}: {head}")
 

@@ -1,7 +1,7 @@
 """The words of a refusal."""
 
 from bpals.errors import SourceError, TruthError
-from bpals.tablewords import TableWords
+from bpals.store.tables import TableWords
 
 
 def test_a_refusal_is_the_error_of_whoever_reads():

@@ -12,7 +12,7 @@ import smallset
 import tinyonnx
 
 import shape
-from bpals.telemetry import OFF, REPORTING
+from bpals.optional import OFF, REPORTING
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is in the extra probe")
 
@@ -111,7 +111,7 @@ def test_a_judge_leaves_nothing_in_a_fresh_home(kind, fresh, tmp_path):
 def test_the_ocr_is_silent_too(fresh):
     """It imports onnxruntime by itself, in a process that prepares films."""
     watched = WATCHED.format(names=["ORT_DISABLE_TELEMETRY"])
-    told = child(f"{watched}\nfrom bpals.films.lettering import Lettering\nLettering().begin()", fresh)
+    told = child(f"{watched}\nfrom bpals.images.ocr import Lettering\nLettering().begin()", fresh)
     assert told.splitlines()[0] == "onnxruntime 1"
     assert left_in(fresh[0]) == []
 
@@ -121,7 +121,7 @@ def test_the_hub_is_silent_too(fresh):
     """What it reads once, when it is imported, is set before; also where somebody had set it otherwise."""
     fresh[1].update(HF_HUB_DISABLE_TELEMETRY="0", DISABLE_TELEMETRY="")
     code = (
-        "from bpals.judges.modelfolder import import_package\n"
+        "from bpals.judges.local_model import import_package\n"
         "print(import_package('huggingface_hub.constants', 'org/model').HF_HUB_DISABLE_TELEMETRY)"
     )
     assert child(code, fresh).split() == ["True"]
@@ -134,6 +134,6 @@ def test_a_judge_of_ones_own_is_silent_too(fresh, tmp_path):
         "import onnxruntime\nimport bpals\n\n@bpals.judge('mine')\ndef mine(image, finding):\n    return 0.5"
     )
     watched = WATCHED.format(names=[*OFF])
-    told = child(f"{watched}\nfrom bpals.judges.python import load\nload(sys.argv[1])", fresh, judge)
+    told = child(f"{watched}\nfrom bpals.judges.function import load\nload(sys.argv[1])", fresh, judge)
     assert told.splitlines()[0].split() == ["onnxruntime", *OFF.values()]
     assert left_in(fresh[0]) == []

@@ -7,13 +7,13 @@ import pytest
 import bpals
 from bpals.findings import NIH
 from bpals.judges.record import RecordJudge
-from bpals.panel import Chosen
-from bpals.score import references
-from bpals.score.metrics import Curve
+from bpals.tasks.panel import Chosen
+from bpals.reviews import verdicts
+from bpals.metrics import Curve
 from bpals.score.opinions import Audited, about
 from bpals.signal.trust import estimate
 from bpals.types import Dataset
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 MODEL = "jrzech_densenet121"
 EVIDENCE = 'evidence = "its paper"\n'
@@ -31,7 +31,7 @@ ECHO = 2.0
 def predictions(data_folder):
     """The model's scores of the films of every third patient and of the adjudicated ones, as a table of scores."""
     panel = pl.read_parquet(data_folder / "predictions" / "chexnet_panel.parquet").filter(pl.col("model") == MODEL)
-    truth = references.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val").truth
+    truth = verdicts.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val").truth
     patient = pl.col("Image Index").str.head(8)
     read = truth["image_id"].str.head(8).unique()
     panel = panel.filter((patient.cast(pl.Int64) % 3 == 0) | patient.is_in(read.implode()))
@@ -112,7 +112,7 @@ def test_what_was_trained_on_other_patients_or_nobody_knows_is_not_punished(weig
 def test_an_echo_drowns_everybody_unless_its_card_says_what_it_is(nih, weighed, data_folder):
     """Error AP on the 527 adjudicated validation images, all three groups together."""
     dataset, judgments = nih
-    reference = references.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val")
+    reference = verdicts.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val")
     truth = reference.truth.drop("split").join(dataset.images, on="image_id", how="semi")
     found = {}
     for card in ("no", "yes"):

@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 
 import shape
 from bpals.errors import UsageError, WorkspaceError
-from bpals.reviewfiles import load_reviews
-from bpals.workspace import FORMAT, LEDGER, Workspace, sha256
+from bpals.tasks.review_files import load_reviews
+from bpals.store.workspace import FORMAT, LEDGER, Workspace, sha256
 
 NAMES = ("claims.parquet", "judgments/record.parquet", "signal.parquet")
 
@@ -264,7 +264,7 @@ def test_a_reader_during_replacements_sees_old_new_or_none(workspace):
 KILLED = textwrap.dedent(
     """
     import json, os, signal, sys
-    from bpals.workspace import Workspace
+    from bpals.store.workspace import Workspace
 
     STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
     NAMES = ["claims.parquet", "judgments/record.parquet", "signal.parquet"]

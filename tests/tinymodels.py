@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from bpals.judges.torchvisionops import mend_torchvision
+from bpals.judges.local_model import mend_torchvision
 
 mend_torchvision()
 

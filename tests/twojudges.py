@@ -5,12 +5,12 @@ import polars as pl
 from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
-from bpals.audit import load_source
+from bpals.tasks.audit import load_source
 from bpals.findings import Group
 from bpals.judges.stub import StubJudge
-from bpals.score.compare import Side, join
+from bpals.score.pairwise import Side, join
 from bpals.testing import skilled
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 CARD = """
 model = "Sharp-1"

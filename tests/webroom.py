@@ -19,15 +19,15 @@ from fastapi import FastAPI
 from PIL import Image, PngImagePlugin
 from starlette.testclient import TestClient
 
-from bpals.films.rendition import render
-from bpals.ledger import Ledger
-from bpals.review.desk.desk import Desk
-from bpals.review.people.accounts import Accounts
-from bpals.review.people.sessions import Sessions
-from bpals.review.room import JudgeAnswer, PatientFilm, Revealed, RevealedPair, Room, Settings
-from bpals.review.web.app import create_app
-from bpals.review.web.binding import Binding
-from bpals.review.web.server import make_server
+from bpals.images.rendition import render
+from bpals.store.ledger import Ledger
+from bpals.room.desk.desk import Desk
+from bpals.room.people.accounts import Accounts
+from bpals.room.people.sessions import Sessions
+from bpals.room.room import JudgeAnswer, PatientFilm, Revealed, RevealedPair, Room, Settings
+from bpals.room.web.app import create_app
+from bpals.room.web.server import Binding
+from bpals.room.web.server import make_server
 from bpals.types import Refusal
 
 ORIGIN = "http://127.0.0.1:8765"

@@ -2,7 +2,7 @@
 
     import bpals
 
-    run = bpals.audit()          # the embedded NIH record: no image, no GPU, no key
+    run = bpals.tasks.audit()          # the embedded NIH record: no image, no GPU, no key
     run.signal                   # a Polars frame: one row a claim, with its trust, flag and reasons
 
     signal = bpals.load_signal("audit")
@@ -26,23 +26,23 @@ The functions are documented in docs/api.md, the words in docs/glossary.md.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bpals.audit import Run, audit, load_signal
-from bpals.judges.plain import judge
-from bpals.rating import plan_rate, rate
-from bpals.readinglist import next_reviews
-from bpals.scoring import scorecard
+from bpals.tasks.audit import Run, audit, load_signal
+from bpals.judges.function import judge
+from bpals.tasks.rate import plan_rate, rate
+from bpals.tasks.reading_list import next_reviews
+from bpals.tasks.score import scorecard
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
 from bpals.signal.weights import mask, weights
 from bpals.version import VERSION as __version__  # noqa: N811  the name that everybody expects
 
 if TYPE_CHECKING:
-    from bpals.comparing import compare
-    from bpals.judgeorder import Order
+    from bpals.tasks.compare import compare
+    from bpals.tasks.judge import Order
     from bpals.judges.endpoint import Endpoint
-    from bpals.judging import run_judge
-    from bpals.probing import run_probe
-    from bpals.reviewfiles import export_reviews, import_reviews, load_reviews
+    from bpals.tasks.judge import run_judge
+    from bpals.tasks.probe import run_probe
+    from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
 
 __all__ = [
     "Draw",
@@ -70,13 +70,13 @@ __all__ = [
 
 _AT_USE = {
     "Endpoint": "bpals.judges.endpoint",
-    "Order": "bpals.judgeorder",
-    "compare": "bpals.comparing",
-    "export_reviews": "bpals.reviewfiles",
-    "import_reviews": "bpals.reviewfiles",
-    "load_reviews": "bpals.reviewfiles",
-    "run_judge": "bpals.judging",
-    "run_probe": "bpals.probing",
+    "Order": "bpals.tasks.judge",
+    "compare": "bpals.tasks.compare",
+    "export_reviews": "bpals.tasks.review_files",
+    "import_reviews": "bpals.tasks.review_files",
+    "load_reviews": "bpals.tasks.review_files",
+    "run_judge": "bpals.tasks.judge",
+    "run_probe": "bpals.tasks.probe",
 }
 """Names that bring a database or an image library with them, and so are loaded when somebody asks for them."""
 

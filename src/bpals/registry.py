@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bpals.errors import MissingExtra, UnknownName, UsageError, install_line
-from bpals.telemetry import silence
+from bpals.optional import silence
 
 GROUP = "bpals.judges"
 """The entry points of packages that bring a judge: name -> a function of target and revision that gives the judge."""
@@ -115,7 +115,7 @@ SPECS: Mapping[str, Kind] = {
     "python": Kind(
         form="python:FILE.py[:NAME]",
         what="a function of your own under @bpals.judge, in a file or a module",
-        where="bpals.judges.python:load",
+        where="bpals.judges.function:load",
         names_file=True,
     ),
     "stub": Kind(

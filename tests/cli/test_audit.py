@@ -14,10 +14,10 @@ import pytest
 import sealedrecord
 import twojudges
 
-from bpals.audit import Run
+from bpals.tasks.audit import Run
 from bpals.cli.audit import _tell
 from bpals.cli.main import obey
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from bpals.cli.main import app, obey
 from bpals.types import OUTCOME
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 FILMS = 24
 COMMANDS = sorted(get_command(app).commands["judge"].commands)

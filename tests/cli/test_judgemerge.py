@@ -6,7 +6,7 @@ import pytest
 import smallset
 
 from bpals.cli.main import obey
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 
 FILMS = 12
 

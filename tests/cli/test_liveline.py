@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import shape
-from bpals.cli.liveline import LiveLine, line_of, span
+from bpals.cli.terminal import LiveLine, line_of, span
 from bpals.judges.snapshot import Snapshot
 from bpals.types import Usage
 
@@ -66,7 +66,7 @@ def test_where_nobody_watches_the_line_is_silent_at_first(capsys):
 
 
 DRAWN = """
-from bpals.cli.liveline import LiveLine
+from bpals.cli.terminal import LiveLine
 from bpals.judges.snapshot import Snapshot
 
 with LiveLine() as line:

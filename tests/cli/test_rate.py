@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import shape
-from bpals.cli import ratetables
+from bpals.cli import rate
 from bpals.cli.main import obey
 
 
@@ -43,7 +43,7 @@ def test_from_a_plan_to_a_rate(place, capsys):
     told = capsys.readouterr()
     for words in ("Share of claims that readers reject", "95 % interval", "all findings", "By sex", "unsettled"):
         assert words in told.out
-    assert ratetables.OF_THIS_DATASET in told.out
+    assert rate.OF_THIS_DATASET in told.out
     assert "inclusion" in (place / "reviews.csv").read_text().splitlines()[0]
     assert all(len(line) <= 110 for line in told.out.splitlines() if "│" in line or "─" in line)
 

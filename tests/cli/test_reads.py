@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bpals.cli.reads import given_files
+from bpals.cli.terminal import given_files
 
 
 def test_one_file_is_heard():

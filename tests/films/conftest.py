@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 import shape
-from bpals.films.prepare import Preparation, prepare
+from bpals.images.prepare import Preparation, prepare
 
 
 @pytest.fixture(scope="session")
@@ -121,7 +121,7 @@ def memory_of():
     script = textwrap.dedent(
         """
         import sys
-        from bpals.films.prepare import Preparation, prepare
+        from bpals.images.prepare import Preparation, prepare
 
         def peak_mb():
             lines = open("/proc/self/status").read().splitlines()

@@ -6,11 +6,11 @@ import tarfile
 import pytest
 import smallset
 
-from bpals.films.carried import Carried
-from bpals.films.crew import Crew
-from bpals.films.prepare import Preparation
-from bpals.films.reading import Reading, prepared
-from bpals.films.shelf import open_shelf
+from bpals.images.collection import Carried
+from bpals.images.stream import Crew
+from bpals.images.prepare import Preparation
+from bpals.images.stream import Reading, prepared
+from bpals.images.collection import open_shelf
 from bpals.types import Refusal
 
 RULE = Preparation(side_px=64)

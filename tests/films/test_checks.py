@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from bpals.films.checks import CHECKS, ONE_GREY, Gallery, check, one_grey, refused_films
-from bpals.films.lettering import Lettered
+from bpals.images.checks import CHECKS, ONE_GREY, Gallery, check, one_grey, refused_films
+from bpals.images.ocr import Lettered
 from bpals.signal.filmchecks import WORDS
 from bpals.types import FILM_CHECKS
 

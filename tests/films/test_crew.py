@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from bpals.films.crew import Crew
-from bpals.films.prepare import Preparation, Prepared
+from bpals.images.stream import Crew
+from bpals.images.prepare import Preparation, Prepared
 
 SMALL = Preparation(side_px=64)
 

@@ -5,9 +5,9 @@ import phantomfilms
 import pytest
 from threadpoolctl import threadpool_limits
 
-from bpals.films.altering import COPIES
-from bpals.films.detecting import WORKS, Detected, Sample, detect
-from bpals.films.looking import square
+from bpals.images.defects import COPIES
+from bpals.images.defects import WORKS, Detected, Sample, detect
+from bpals.images.stream import square
 
 FILMS, SAMPLED = 130, 110
 FOLD = np.arange(FILMS) % 5

@@ -22,8 +22,8 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from bpals.films.dicom import TAGS
-from bpals.films.prepare import Preparation, prepare
+from bpals.images.dicom import TAGS
+from bpals.images.prepare import Preparation, prepare
 from bpals.types import Refusal
 
 

@@ -7,7 +7,7 @@ import phantomfilms
 import pytest
 from PIL import Image
 
-from bpals.films.duplicates import AT_ONCE, SAME, find_twins
+from bpals.images.checks import AT_ONCE, SAME, find_twins
 
 
 def thumbnail(image):

@@ -6,7 +6,7 @@ import madereviews
 import pytest
 from PIL import Image
 
-from bpals.films.filmsize import is_dicom, size_of
+from bpals.images.prepare import is_dicom, size_of
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])

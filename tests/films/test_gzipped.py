@@ -7,9 +7,9 @@ import tarfile
 import numpy as np
 import pytest
 
-from bpals.films.gzipped import Gunzip, GzippedTar
-from bpals.films.holder import Readers, Spot
-from bpals.films.refused import Refused
+from bpals.images.archives import Gunzip, GzippedTar
+from bpals.images.archives import Readers, Spot
+from bpals.images.formats import Refused
 
 EVERY = 20_000
 FILMS = 40

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bpals.films.prepare import Preparation, prepare
+from bpals.images.prepare import Preparation, prepare
 
 
 def test_a_jpeg_is_read_whatever_its_name(draw, save, seen):

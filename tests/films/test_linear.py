@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bpals.films.linear import BLOCK, crossfitted, fit, gathered
+from bpals.images.defects import BLOCK, crossfitted, fit, gathered
 
 DRAW = np.random.default_rng(0)
 FILMS = DRAW.normal(size=(60, 200)).astype(np.float32) * np.linspace(1, 100, 200, dtype=np.float32)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bpals.films.shelf import open_shelf
+from bpals.images.collection import open_shelf
 
 
 @pytest.fixture

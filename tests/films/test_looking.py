@@ -9,11 +9,11 @@ import tinyonnx
 from PIL import Image
 
 from bpals.errors import FilmError
-from bpals.films.crew import GARBLED
-from bpals.films.looking import THUMBNAIL_PX, Look, Seen, looked, square
-from bpals.films.prepare import decode
-from bpals.films.shelf import open_shelf
-from bpals.films.worker import pack, unpack
+from bpals.images.stream import GARBLED
+from bpals.images.stream import THUMBNAIL_PX, Look, Seen, looked, square
+from bpals.images.prepare import decode
+from bpals.images.collection import open_shelf
+from bpals.images.worker import pack, unpack
 from bpals.types import Refusal
 
 

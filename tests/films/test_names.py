@@ -2,7 +2,7 @@
 
 import pytest
 
-from bpals.films.names import Names, is_archive, is_film, stem
+from bpals.images.collection import Names, is_archive, is_film, stem
 
 
 @pytest.mark.parametrize(

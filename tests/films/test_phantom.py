@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bpals.films.phantom import FINDINGS, draw_phantom
+from bpals.images.phantom import FINDINGS, draw_phantom
 from bpals.findings import NIH
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bpals.films import png
-from bpals.films.prepare import Preparation, prepare
+from bpals.images import formats
+from bpals.images.prepare import Preparation, prepare
 
 HEADER_AT = 16
 
@@ -98,7 +98,7 @@ def test_a_small_text_is_no_bomb_and_does_not_leave(film, chunk, seen):
     content = whole[:33] + text + whole[33:]
     assert np.array_equal(seen(content), seen(whole))
     assert b"CANARY" not in prepare(content, Preparation()).film.png
-    assert png.check(content) == whole
+    assert formats.check_png(content) == whole
 
 
 def test_a_part_that_must_be_understood_and_is_not_is_refused(film, chunk, refusal):
@@ -154,7 +154,7 @@ def test_one_bit_and_interlaced_films_are_read(draw, save, seen, black_png, refu
 
 def test_the_sizes_of_an_interlaced_png_add_up():
     """Seven passes of 5 x 3 pixels, each line with its filter byte, by hand: 2 + 2 + 0 + 4 + 4 + 6 + 6 bytes."""
-    header = png.Header(width_px=5, height_px=3, depth=8, colour=0, interlaced=True)
+    header = formats.PngHeader(width_px=5, height_px=3, depth=8, colour=0, interlaced=True)
     passes = [(1, 1), (1, 1), (0, 0), (1, 1), (3, 1), (2, 2), (5, 1)]
     assert header.raw_bytes == sum(height * (1 + width) if width else 0 for width, height in passes)
 

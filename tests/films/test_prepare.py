@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bpals.films.prepare import NOTES, Preparation, Prepared, prepare
+from bpals.images.prepare import NOTES, Preparation, Prepared, prepare
 from bpals.types import Refusal
 
 SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'

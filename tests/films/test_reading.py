@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import shape
-from bpals.films.prepare import Preparation
-from bpals.films.reading import Reading, prepared
-from bpals.films.shelf import open_shelf
+from bpals.images.prepare import Preparation
+from bpals.images.stream import Reading, prepared
+from bpals.images.collection import open_shelf
 from bpals.types import Film, Refusal
 
 SMALL = Preparation(side_px=64)
@@ -146,9 +146,9 @@ def test_workers_end_when_the_run_is_killed(tmp_path, film):
     script = textwrap.dedent(
         """
         import sys, time
-        from bpals.films.prepare import Preparation
-        from bpals.films.reading import prepared
-        from bpals.films.shelf import open_shelf
+        from bpals.images.prepare import Preparation
+        from bpals.images.stream import prepared
+        from bpals.images.collection import open_shelf
         shelf = open_shelf(sys.argv[1])
         reading = prepared(shelf, [*shelf.found] * 50, Preparation(), workers=2)
         next(reading)
@@ -170,9 +170,9 @@ def test_a_script_without_a_main_guard_works(tmp_path, film):
     (tmp_path / "a.png").write_bytes(film())
     script = tmp_path / "script.py"
     script.write_text(
-        "from bpals.films.prepare import Preparation\n"
-        "from bpals.films.reading import prepared\n"
-        "from bpals.films.shelf import open_shelf\n"
+        "from bpals.images.prepare import Preparation\n"
+        "from bpals.images.stream import prepared\n"
+        "from bpals.images.collection import open_shelf\n"
         "shelf = open_shelf('.')\n"
         "print(len(list(prepared(shelf, shelf.found, Preparation()))))\n"
     )

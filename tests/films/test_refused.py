@@ -7,9 +7,9 @@ import pytest
 from codetree import TREE
 
 import shape
-from bpals.films import refused
-from bpals.films.prepare import NOTES
-from bpals.films.refused import Refused, check_size
+from bpals.images import formats
+from bpals.images.prepare import NOTES
+from bpals.images.formats import Refused, check_size
 
 ROOM = {name: module for name, module in TREE.items() if module.room == "films"}
 PAGE = (shape.ROOT / "docs" / "films.md").read_text(encoding="utf-8")
@@ -30,7 +30,7 @@ def test_every_reason_is_in_the_docs_and_in_the_list():
     given = set(codes()) | {"unsafe_path", "link", "duplicate_name", "encrypted"}
     table = PAGE.split("## Why a film is refused")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == given
-    listed = refused.__doc__.split("\n\n", 1)[1]
+    listed = formats.__doc__.split("\n\n", 1)[1]
     assert not [code for code in given if not re.search(rf"\b{code}\b", listed)]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bpals.errors import FilmError
-from bpals.films.shelf import open_shelf
+from bpals.images.collection import open_shelf
 from bpals.types import Refusal
 
 

@@ -8,10 +8,10 @@ import zlib
 import pytest
 
 from bpals.errors import FilmError
-from bpals.films import tarred
-from bpals.films.prepare import Preparation
-from bpals.films.reading import prepared
-from bpals.films.shelf import open_shelf
+from bpals.images import archives
+from bpals.images.prepare import Preparation
+from bpals.images.stream import prepared
+from bpals.images.collection import open_shelf
 from bpals.types import Refusal
 
 
@@ -125,7 +125,7 @@ def test_a_stream_that_unpacks_without_end_is_stopped(tmp_path, film, pack_tar):
     """A compressed tar may be large, and not two hundred times larger than it is."""
     path = pack_tar(tmp_path / "films.tar.gz", {"a.png": film()}, "w:gz")
     with gzip.open(path) as stream:
-        onward = tarred._Onward(stream, most=600)
+        onward = archives._Onward(stream, most=600)
         assert len(onward.read(512)) == 512
         with pytest.raises(OSError, match="far more than it is"):
             onward.seek(1024)

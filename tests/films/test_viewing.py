@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bpals.films.viewing import UNLIKE, measure_unlike, view_films
+from bpals.images.checks import UNLIKE, measure_unlike, view_films
 
 FILMS = 400
 DRAW = np.random.default_rng(0)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import shape
 from bpals.errors import MissingExtra
-from bpals.films.crew import GARBLED
-from bpals.films.prepare import Preparation, prepare
-from bpals.films.worker import pack, unpack
+from bpals.images.stream import GARBLED
+from bpals.images.prepare import Preparation, prepare
+from bpals.images.worker import pack, unpack
 from bpals.types import Refusal
 
 WORK = Preparation()
@@ -51,9 +51,9 @@ def test_a_missing_package_stops_the_run_with_the_line_to_type(tmp_path):
         """
         import sys
         from bpals.errors import MissingExtra
-        from bpals.films.prepare import Preparation
-        from bpals.films.reading import prepared
-        from bpals.films.shelf import open_shelf
+        from bpals.images.prepare import Preparation
+        from bpals.images.stream import prepared
+        from bpals.images.collection import open_shelf
         shelf = open_shelf(sys.argv[1])
         for workers in (0, 1):
             try:

@@ -7,8 +7,8 @@ import zipfile
 import pytest
 
 from bpals.errors import FilmError
-from bpals.films.shelf import open_shelf
-from bpals.films.zipped import unsafe
+from bpals.images.collection import open_shelf
+from bpals.images.archives import unsafe
 from bpals.types import Refusal
 
 

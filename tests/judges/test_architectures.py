@@ -8,7 +8,7 @@ import torch
 from savedweights import as_2017, network, numbers
 
 from bpals.errors import JudgeError
-from bpals.judges.architectures import open_network
+from bpals.judges.checkpoint import open_network
 from bpals.judges.weights import Weights
 
 SHOWN = np.random.default_rng(0).normal(size=(1, 3, 64, 64)).astype(np.float32)

@@ -9,7 +9,7 @@ import pytest
 import bpals
 import shape
 from bpals.judges.stub import StubJudge
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 LABELS = ["Cardiomegaly", "Effusion", "Pneumothorax"]
 

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from bpals.errors import BpalsError, JudgeError
-from bpals.judges import cardfile
+from bpals.judges import table
 
 
 def write(folder, text):
@@ -17,21 +17,21 @@ def write(folder, text):
 
 def test_the_card_is_looked_for_beside_the_file(tmp_path):
     """With its whole name, so that scores.csv and scores.parquet have each their own."""
-    assert cardfile.beside(tmp_path / "scores.csv") == tmp_path / "scores.csv.card.toml"
+    assert table.beside(tmp_path / "scores.csv") == tmp_path / "scores.csv.card.toml"
 
 
 def test_the_template_is_a_card(tmp_path):
     """Every field with what it means; it can be read as it is."""
-    text = cardfile.template("mine")
-    assert list(tomllib.loads(text)) == list(cardfile.FIELDS)
-    assert cardfile.read(write(tmp_path, text), "mine")["name"] == "mine"
+    text = table.template("mine")
+    assert list(tomllib.loads(text)) == list(table.FIELDS)
+    assert table.read_card(write(tmp_path, text), "mine")["name"] == "mine"
 
 
 def test_one_card_can_speak_of_several_judges(tmp_path):
     """What stands under a judge's name is its own; the rest is everybody's."""
     path = write(tmp_path, 'licence = "MIT"\nmodel = "a"\n[two]\nmodel = "b"\n')
-    assert cardfile.read(path, "one") == {"licence": "MIT", "model": "a"}
-    assert cardfile.read(path, "two") == {"licence": "MIT", "model": "b"}
+    assert table.read_card(path, "one") == {"licence": "MIT", "model": "a"}
+    assert table.read_card(path, "two") == {"licence": "MIT", "model": "b"}
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_one_card_can_speak_of_several_judges(tmp_path):
 def test_a_wrong_card_is_one_line(tmp_path, text, words):
     """With the file, and what to write instead."""
     with pytest.raises(BpalsError, match=words) as caught:
-        cardfile.read(write(tmp_path, text), "mine")
+        table.read_card(write(tmp_path, text), "mine")
     assert "scores.csv.card.toml" in str(caught.value)
 
 
 def test_a_card_that_is_not_there_is_one_line(tmp_path):
     """The one that --card named."""
     with pytest.raises(JudgeError, match=r"does not exist\. Check the path after --card"):
-        cardfile.read(tmp_path / "gone.toml", "mine")
+        table.read_card(tmp_path / "gone.toml", "mine")
     with pytest.raises(JudgeError, match="cannot be read"):
-        cardfile.read(tmp_path, "mine")
+        table.read_card(tmp_path, "mine")

@@ -23,13 +23,13 @@ from savedweights import as_2017, network, numbers, write_2017, write_payload
 import shape
 from bpals.cli.main import obey
 from bpals.errors import JudgeError, UnknownName, UsageError
-from bpals.films.prepare import Preparation, prepare
+from bpals.images.prepare import Preparation, prepare
 from bpals.findings import NIH, Vocabulary
 from bpals.judges.checkpoint import CheckpointOptions, as_logits, open_checkpoint
-from bpals.judges.framing import show
+from bpals.judges.checkpoint import show
 from bpals.judges.protocol import ImageJudge
-from bpals.judges.recipe import find_recipe
-from bpals.judges.transformer import picture
+from bpals.judges.checkpoint import find_recipe
+from bpals.judges.local_model import picture
 from bpals.registry import find, parse_spec
 from bpals.testing import check_image_judge, tiny_film
 
@@ -179,7 +179,7 @@ def test_the_30_original_films_get_the_same_scores_again(judges, files, original
 XRV = """
 import sys, warnings
 import numpy as np
-from bpals.judges.torchvisionops import import_torchvision
+from bpals.judges.local_model import import_torchvision
 import_torchvision()
 import torch
 import torchxrayvision as xrv

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from bpals.judges.codehash import closed_over, code_sha256
+from bpals.judges.function import closed_over, code_sha256
 
 FILE = """
 import math
@@ -90,7 +90,7 @@ def test_two_functions_of_one_file_are_two(load):
 def test_the_decorator_is_no_part_of_the_code(load):
     """What it says stands on the card; a corrected licence does not ask everything again."""
     text = """
-    from bpals.judges.plain import judge
+    from bpals.judges.function import judge
     @judge("mine", licence="{}")
     def mine(image, finding):
         return 0.5

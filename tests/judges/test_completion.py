@@ -2,7 +2,7 @@
 
 import pytest
 
-from bpals.judges.completion import read_completion
+from bpals.judges.openai import read_completion
 from bpals.judges.protocol import BadReply
 
 

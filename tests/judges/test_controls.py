@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from bpals.judges import controls
+from bpals.judges import selftest
 
 
 def pixels(film):
@@ -22,7 +22,7 @@ def replies(*rows):
 
 def test_there_are_four_controls_in_the_size_of_the_films():
     """No film, black, a mean chest, noise; all grey and of the prepared size."""
-    made = dict(controls.films(64))
+    made = dict(selftest.control_images(64))
     assert list(made) == ["none", "black", "mean", "noise"]
     assert made["none"] is None
     for film in (made["black"], made["mean"], made["noise"]):
@@ -34,15 +34,15 @@ def test_there_are_four_controls_in_the_size_of_the_films():
 
 def test_the_controls_are_the_same_every_time_and_differ_by_size():
     """A control that was asked once is known by its hash and never asked again."""
-    assert controls.films(32) == controls.films(32)
-    assert {film.sha256 for _, film in controls.films(32) if film}.isdisjoint(
-        film.sha256 for _, film in controls.films(33) if film
+    assert selftest.control_images(32) == selftest.control_images(32)
+    assert {film.sha256 for _, film in selftest.control_images(32) if film}.isdisjoint(
+        film.sha256 for _, film in selftest.control_images(33) if film
     )
 
 
 def test_each_control_is_what_its_name_says():
     """Black is black, noise has no neighbourhood, the mean chest is smooth with dark lungs beside a bright middle."""
-    made = {name: pixels(film).astype(float) for name, film in controls.films(128) if film}
+    made = {name: pixels(film).astype(float) for name, film in selftest.control_images(128) if film}
     assert made["black"].max() == 0
     assert np.abs(np.diff(made["noise"], axis=1)).mean() > 60
     chest = made["mean"]
@@ -59,12 +59,12 @@ def test_an_offset_is_the_mean_over_the_controls_that_answered():
         ("noise", "Mass", "present", 4.0), ("noise", "Mass", "absent", None),
         ("none", "devices", "present", None), ("none", "devices", "absent", None),
     )  # fmt: skip
-    assert controls.offsets(said) == {"Mass": [3.0, 2.0], "devices": [None, None]}
+    assert selftest.offsets(said) == {"Mass": [3.0, 2.0], "devices": [None, None]}
 
 
 def test_a_judge_asked_in_one_polarity_has_one_offset():
     """What was not asked has no offset."""
-    assert controls.offsets(replies(("black", "Mass", "present", 2.0))) == {"Mass": [2.0, None]}
+    assert selftest.offsets(replies(("black", "Mass", "present", 2.0))) == {"Mass": [2.0, None]}
 
 
 def test_the_spread_is_how_far_the_controls_are_apart():
@@ -75,11 +75,11 @@ def test_the_spread_is_how_far_the_controls_are_apart():
         ("noise", "Mass", "present", -9.0), ("noise", "Mass", "absent", None),
         ("none", "Hernia", "present", 1.0), ("none", "Hernia", "absent", 1.0),
     )  # fmt: skip
-    assert controls.spread(said) == {"Mass": pytest.approx(2.0), "Hernia": None}
+    assert selftest.spread(said) == {"Mass": pytest.approx(2.0), "Hernia": None}
 
 
 def test_no_replies_give_no_offsets():
     """An empty table is no error."""
     nothing = replies().cast({"logit": pl.Float64})
-    assert controls.offsets(nothing) == {}
-    assert controls.spread(nothing) == {}
+    assert selftest.offsets(nothing) == {}
+    assert selftest.spread(nothing) == {}

@@ -8,7 +8,7 @@ import pytest
 
 from bpals.errors import JudgeError, UsageError
 from bpals.judges.checkpoint import open_checkpoint
-from bpals.judges.download import fetch
+from bpals.judges.weights import fetch
 
 CONTENT = bytes(range(256)) * 9000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bpals.judges.framing import show
-from bpals.judges.recipe import find_recipe
-from bpals.judges.torchvisionops import import_torchvision
+from bpals.judges.checkpoint import show
+from bpals.judges.checkpoint import find_recipe
+from bpals.judges.local_model import import_torchvision
 
 SIZES = [(300, 300), (512, 421), (401, 512), (256, 256), (100, 64)]
 

@@ -23,11 +23,11 @@ from safetensors.torch import load_file, save_file
 import shape
 from bpals.errors import JudgeError, UnknownName, UsageError, install_line
 from bpals.findings import NIH
-from bpals.judges.contrast import ContrastJudge
+from bpals.judges.hf import ContrastJudge
 from bpals.judges.hf import HfJudge, find_answers, open_hf
 from bpals.judges.protocol import ImageJudge
-from bpals.judges.transformer import HfOptions
-from bpals.judges.words import AnswerWords
+from bpals.judges.local_model import HfOptions
+from bpals.judges.prompts import AnswerWords
 from bpals.registry import find
 from bpals.testing import check_image_judge, tiny_film
 

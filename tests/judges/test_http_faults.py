@@ -27,13 +27,13 @@ from faultyserver import FaultyServer, answer, status, true_logit
 
 from bpals.errors import JudgeError, Stopped
 from bpals.findings import Vocabulary
-from bpals.judges import run as runner
+from bpals.judges import run as run_module
 from bpals.judges.endpoint import Endpoint, Passing, Wire
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.pace import Pace
 from bpals.judges.protocol import RequestRefused
 from bpals.judges.selftest import selftest
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 from bpals.types import Film
 
 KEY = "sk-canary-of-the-faults"
@@ -326,7 +326,7 @@ def test_h10_a_connection_cut_in_the_handshake_is_a_passing_fault():
 class Done:
     """A run that ended, and what is in its ledger."""
 
-    tally: runner.Tally | None
+    tally: run_module.Tally | None
     error: Exception | None
     replies: pl.DataFrame
     counts: dict
@@ -351,11 +351,11 @@ class Bench:
         with Ledger.open(self.path) as ledger, ledger.lock("test"):
             judge_id = ledger.enrol(self.judge.card, self.questions, "made up")
             todo = {name: film for name, film in self.films.items() if name not in ledger.done(judge_id)}
-            plan = runner.Plan(judge_id=judge_id, questions=self.questions, todo=len(todo), endpoints=endpoints,
+            plan = run_module.Plan(judge_id=judge_id, questions=self.questions, todo=len(todo), endpoints=endpoints,
                                pace=pace, model=model)  # fmt: skip
             tally = error = None
             try:
-                tally = runner.run(self.judge, todo.items(), ledger, plan)
+                tally = run_module.run(self.judge, todo.items(), ledger, plan)
             except (JudgeError, Stopped) as stopped:
                 error = stopped
             events = [(event["kind"], str(event["detail"])) for event in ledger.runs(judge_id)[-1]["events"]]
@@ -671,7 +671,7 @@ def test_h16_the_self_test_stops_at_a_server_that_swaps_replies(bench):
     films = list(bench.films.values())
 
     async def attempt(server):
-        async with runner.lines([Endpoint(url=server.url)], PACE) as open_line:
+        async with run_module.lines([Endpoint(url=server.url)], PACE) as open_line:
             return await selftest(JUDGE, films, bench.questions, open_line)
 
     with FaultyServer() as server:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bpals.judges.licence import commercial_use
+from bpals.judges.cards import commercial_use
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from bpals.errors import JudgeError, UsageError
 from bpals.judges.backbone import OnnxBackbone
-from bpals.judges.lite0 import SHA256, _fields, build
+from bpals.judges.backbone import SHA256, _fields, build
 
 
 class Payload:

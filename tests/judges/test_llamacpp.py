@@ -11,7 +11,7 @@ from PIL import Image
 
 from bpals.errors import JudgeError
 from bpals.findings import NIH
-from bpals.judges import controls
+from bpals.judges.selftest import control_images
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.fold import fold
 from bpals.judges.openai import OpenAIJudge
@@ -95,7 +95,7 @@ def test_films_and_controls_move_the_answer(llamacpp_url, observed, films):
     question = judge.questions(NIH)[:1]
 
     async def ask(open_line):
-        shown = [film for _, film in controls.films(SIDE_PX)] + films
+        shown = [film for _, film in control_images(SIDE_PX)] + films
         return [(await judge.ask_line(film, question, open_line()))[0].top for film in shown]
 
     tops = with_lines(llamacpp_url, ask)

@@ -2,7 +2,7 @@
 
 import re
 
-from bpals.judges.models import default_model, known_models
+from bpals.judges.cards import default_model, known_models
 
 
 def test_what_is_known_of_a_model_names_its_source():

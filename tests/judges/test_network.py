@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bpals.judges import network
-from bpals.judges.network import Films, Network, Training
+from bpals.judges import record
+from bpals.judges.record import Films, Network, Training
 
 FINDINGS, FEATURES = 3, 4
 
@@ -52,9 +52,9 @@ def test_the_gradients_are_the_slopes_of_the_loss():
     films, fitted, training = make_films(silent=0.1), make_network(), Training(dropout=0.0, colabel_penalty=0.05)
     films = dataclasses.replace(films, evidence=films.evidence.astype(np.float64))
     weights = np.random.default_rng(2).exponential(size=len(films))
-    given = network._gradients(fitted, films, weights, training, np.random.default_rng(3))
+    given = record._gradients(fitted, films, weights, training, np.random.default_rng(3))
     step = 1e-5
-    for parameter, gradient in zip(network._parameters(fitted), given, strict=True):
+    for parameter, gradient in zip(record._parameters(fitted), given, strict=True):
         for place in np.ndindex(parameter.shape):
             if parameter is fitted.colabels and place[0] == place[1]:
                 assert gradient[place] == 0
@@ -70,7 +70,7 @@ def test_the_gradients_are_the_slopes_of_the_loss():
 
 def test_no_claim_speaks_to_itself():
     """After a fit the diagonal of the co-labels is zero to the last bit, and the rest is not."""
-    fitted = network.fit(make_films(256), np.ones(256, np.float32), Training(steps=50), seed=0)
+    fitted = record.fit(make_films(256), np.ones(256, np.float32), Training(steps=50), seed=0)
     assert (np.diag(fitted.colabels) == 0).all()
     assert (fitted.colabels[~np.eye(FINDINGS, dtype=bool)] != 0).all()
 
@@ -78,7 +78,7 @@ def test_no_claim_speaks_to_itself():
 def test_flipping_a_claim_leaves_its_own_logit_and_moves_the_others():
     """On the film of a patient with one film; where there are several, no claim of the film speaks at all."""
     films = make_films(32)
-    fitted = network.fit(make_films(256, seed=9), np.ones(256, np.float32), Training(steps=50), seed=0)
+    fitted = record.fit(make_films(256, seed=9), np.ones(256, np.float32), Training(steps=50), seed=0)
     turned = dataclasses.replace(films, states=films.states.copy())
     turned.states[:, 1] = 1 - turned.states[:, 1]
     certain = films.single & (films.states[:, 1] != 0.5)
@@ -100,9 +100,9 @@ def planted(count, seed):
 
 def test_a_planted_relation_is_learned():
     """From the evidence and, on single films, from the co-labels; on films that the fit did not see."""
-    fitted = network.fit(planted(2000, 0), np.ones(2000, np.float32), Training(), seed=0)
+    fitted = record.fit(planted(2000, 0), np.ones(2000, np.float32), Training(), seed=0)
     fresh = planted(2000, 50)
-    p = network.sigmoid(fitted.logits(fresh))
+    p = record.sigmoid(fitted.logits(fresh))
     truth = fresh.states
     by_chance = -np.log(np.where(truth == 1, truth.mean(axis=0), 1 - truth.mean(axis=0)))
     learned = -np.log(np.where(truth == 1, p, 1 - p))
@@ -115,12 +115,12 @@ def test_a_planted_relation_is_learned():
 
 def parameters(fitted):
     """All that was fitted, as bytes."""
-    return b"".join(parameter.tobytes() for parameter in network._parameters(fitted))
+    return b"".join(parameter.tobytes() for parameter in record._parameters(fitted))
 
 
 def test_the_same_seed_gives_the_same_bytes():
     """And another seed another network."""
-    fits = [network.fit(make_films(128), np.ones(128, np.float32), Training(steps=20), seed) for seed in (7, 7, 8)]
+    fits = [record.fit(make_films(128), np.ones(128, np.float32), Training(steps=20), seed) for seed in (7, 7, 8)]
     assert parameters(fits[0]) == parameters(fits[1]) != parameters(fits[2])
 
 
@@ -129,7 +129,7 @@ def test_an_uncertain_claim_teaches_as_little_as_silence():
     films = dataclasses.replace(make_films(128), single=np.zeros(128, dtype=bool))
     silent = dataclasses.replace(films, states=np.where(films.states == 0.5, np.float32(np.nan), films.states))
     assert np.isnan(silent.states).any()
-    fits = [network.fit(given, np.ones(128, np.float32), Training(steps=20), 0) for given in (films, silent)]
+    fits = [record.fit(given, np.ones(128, np.float32), Training(steps=20), 0) for given in (films, silent)]
     assert parameters(fits[0]) == parameters(fits[1])
 
 
@@ -143,8 +143,8 @@ def test_a_film_that_weighs_more_is_heeded_more():
         single=np.concatenate([films.single] * 2),
     )
     weights = np.repeat([1, 0], 600).astype(np.float32)
-    fitted = network.fit(both, weights, Training(), seed=0)
-    p = network.sigmoid(fitted.logits(films))[:, 0]
+    fitted = record.fit(both, weights, Training(), seed=0)
+    p = record.sigmoid(fitted.logits(films))[:, 0]
     assert p[films.states[:, 0] == 1].mean() > p[films.states[:, 0] == 0].mean() + 0.2
 
 
@@ -152,7 +152,7 @@ def test_evidence_that_never_varied_says_nothing_when_it_does():
     """A width that all films of the fit share has taught nothing; a film of another width is answered all the same."""
     films = make_films(300)
     films.evidence[:, 0] = 2992.1
-    fitted = network.fit(films, np.ones(300, np.float32), Training(steps=20), seed=0)
+    fitted = record.fit(films, np.ones(300, np.float32), Training(steps=20), seed=0)
     other = dataclasses.replace(films, evidence=films.evidence.copy())
     other.evidence[:, 0] = 224.0
     assert (fitted.logits(other) == fitted.logits(films)).all()
@@ -161,18 +161,18 @@ def test_evidence_that_never_varied_says_nothing_when_it_does():
 def test_evidence_far_out_speaks_no_louder():
     """A feature of one film in a thousand is many deviations out; beyond FARTHEST nothing changes."""
     films = make_films(300)
-    fitted = network.fit(films, np.ones(300, np.float32), Training(steps=20), seed=0)
+    fitted = record.fit(films, np.ones(300, np.float32), Training(steps=20), seed=0)
     side = np.sign(films.evidence)
     far, farther = (dataclasses.replace(films, evidence=side * np.float32(by)) for by in (1e4, 1e6))
     assert (fitted.logits(far) == fitted.logits(farther)).all()
-    assert np.abs(fitted.scaled(far.evidence)).max() == network.FARTHEST
+    assert np.abs(fitted.scaled(far.evidence)).max() == record.FARTHEST
 
 
 @pytest.mark.parametrize(("films", "batch"), [(1, 1), (20, 20), (33, 32), (2_000, 32), (90_000, 1024)])
 def test_a_small_record_is_cut_smaller(films, batch):
     """Every record is learned from in at least the steps that Training asks for."""
     training = Training()
-    size, epochs = network._schedule(films, training)
+    size, epochs = record._schedule(films, training)
     assert size == batch
     assert epochs * (films // size) >= training.steps
     assert epochs >= training.epochs
@@ -180,7 +180,7 @@ def test_a_small_record_is_cut_smaller(films, batch):
 
 def test_nih_is_read_as_it_was_tuned():
     """The schedule of a large record is that of Training itself."""
-    assert network._schedule(89_000, Training()) == (Training().batch, Training().epochs)
+    assert record._schedule(89_000, Training()) == (Training().batch, Training().epochs)
 
 
 def test_the_smallest_record_can_be_fitted():
@@ -190,10 +190,10 @@ def test_the_smallest_record_can_be_fitted():
         states=np.array([[0, np.nan, 1]], np.float32),
         single=np.ones(1, dtype=bool),
     )
-    fitted = network.fit(films, np.ones(1, np.float32), Training(steps=10), seed=0)
+    fitted = record.fit(films, np.ones(1, np.float32), Training(steps=10), seed=0)
     assert np.isfinite(fitted.logits(films)).all()
 
 
 def test_probabilities_do_not_overflow():
     """Logits of any size, no warning."""
-    assert network.sigmoid(np.array([-1e9, 0.0, 1e9])) == pytest.approx([0, 0.5, 1])
+    assert record.sigmoid(np.array([-1e9, 0.0, 1e9])) == pytest.approx([0, 0.5, 1])

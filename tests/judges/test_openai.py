@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import NIH
-from bpals.judges.models import default_model
+from bpals.judges.cards import default_model
 from bpals.judges.openai import FILMS_KEPT, OpenAIJudge, make
-from bpals.judges.pack import joint_label
+from bpals.judges.prompts import joint_label
 from bpals.judges.protocol import BadReply, ChatJudge, RequestRefused
 from bpals.testing import tiny_film
 from bpals.types import Film

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import NIH, Vocabulary
-from bpals.judges.pack import joint_label, load_pack, parse_pack
+from bpals.judges.prompts import joint_label, load_pack, parse_pack
 
 SHIPPED = resources.files("bpals.judges").joinpath("prompts", "chest-1.toml").read_text(encoding="utf-8")
 NEGATIONS = re.compile(r"\b(no|not|without|never)\b|n't", re.IGNORECASE)

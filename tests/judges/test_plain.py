@@ -11,7 +11,7 @@ from PIL import Image
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import NIH, Vocabulary
 from bpals.judges.fold import fold
-from bpals.judges.plain import EDGE, NoAnswer, UnreadableFilm, judge, logit
+from bpals.judges.function import EDGE, NoAnswer, UnreadableFilm, judge, logit
 from bpals.judges.protocol import ImageJudge
 from bpals.testing import check_image_judge, tiny_film
 from bpals.types import Film, Question

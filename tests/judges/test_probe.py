@@ -7,17 +7,17 @@ import polars as pl
 import pytest
 
 import shape
-from bpals.chronology import patients
-from bpals.films.looking import Look, looked
-from bpals.films.shelf import open_shelf
+from bpals.numeric import patients
+from bpals.images.stream import Look, looked
+from bpals.images.collection import open_shelf
 from bpals.findings import Vocabulary
-from bpals.judges import crossfit, timeline
-from bpals.judges.crossfit import LEAST_CLAIMS, LEAST_FILMS, cross_fit
-from bpals.judges.moments import CHUNK, Moments, Scale, Told, gather
-from bpals.judges.platt import platt, sigmoid
-from bpals.judges.probe import NOTHING_LEARNT, ProbeJudge, without_patients
-from bpals.judges.ridges import fit
-from bpals.score.metrics import Curve
+from bpals.judges import linear_probe, record
+from bpals.judges.linear_probe import LEAST_CLAIMS, LEAST_FILMS, cross_fit
+from bpals.judges.linear_probe import CHUNK, Moments, Scale, Told, gather
+from bpals.judges.linear_probe import platt, sigmoid
+from bpals.judges.linear_probe import NOTHING_LEARNT, ProbeJudge, without_patients
+from bpals.judges.linear_probe import fit
+from bpals.metrics import Curve
 from bpals.sources import nih
 from bpals.testing import flipped, moved
 from bpals.types import IMAGES, OUTCOME, SAYS, Refusal, answers_schema, claims_schema
@@ -129,7 +129,7 @@ def test_the_same_films_give_the_same_answers(seen, answers):
 def test_flipping_claims_of_a_patient_moves_no_answer_about_that_patient(seen, answers):
     """To the last bit: neither the fit, nor the penalty, nor the probability, nor the interval hears of them."""
     images, claims, features, _ = seen
-    fold = timeline.fold_of(patients(images).to_numpy().astype(np.str_), ProbeJudge().folds)
+    fold = record.fold_of(patients(images).to_numpy().astype(np.str_), ProbeJudge().folds)
     for number in range(ProbeJudge().folds):
         here = images.filter(pl.Series(fold == number))
         its = claims.join(here, on="image_id", how="semi").filter(pl.col("says") != "uncertain")
@@ -160,8 +160,8 @@ def test_a_claim_that_is_withdrawn_moves_no_answer_about_its_patient(seen, answe
 def test_a_flipped_claim_leaves_no_trace_below_the_last_decimal_either(seen):
     """The answers before they are rounded, of the fold whose claims were all flipped."""
     images, claims, features, _ = seen
-    states = timeline.state_matrix(images, claims, WORDS)
-    fold = timeline.fold_of(patients(images).to_numpy().astype(np.str_), 5)
+    states = record.state_matrix(images, claims, WORDS)
+    fold = record.fold_of(patients(images).to_numpy().astype(np.str_), 5)
     here = fold == 2
     turned = np.where(here[:, None] & np.isin(states, (0, 1)), 1 - states, states)
     before, after = (cross_fit(features, Told(states=each, fold=fold, folds=5)).p_present for each in (states, turned))
@@ -180,12 +180,12 @@ def test_a_rare_finding_is_unsupported_and_says_why(seen, answers):
 def test_only_other_patients_are_counted(seen):
     """A claim must not decide whether it is judged: the count leaves out the fold of the one who asks."""
     images, claims, _, _ = seen
-    states = timeline.state_matrix(images, claims, WORDS)
-    fold = timeline.fold_of(patients(images).to_numpy().astype(np.str_), 5)
+    states = record.state_matrix(images, claims, WORDS)
+    fold = record.fold_of(patients(images).to_numpy().astype(np.str_), 5)
     rare = np.zeros_like(states)
     rare[np.flatnonzero(fold == 0)[:LEAST_CLAIMS]] = 1
     told = Told(states=rare, fold=fold, folds=5)
-    why = crossfit._unsupported(told)
+    why = linear_probe._unsupported(told)
     assert {number for number, _ in why} == {0}
 
 
@@ -226,7 +226,7 @@ def test_an_uncertain_claim_teaches_nothing(seen, answers):
 def test_moments_in_pieces_are_the_ridge_of_the_whole(seen):
     """The closed form is what a direct fit on standardised features gives."""
     images, claims, features, _ = seen
-    states = timeline.state_matrix(images, claims, WORDS)[:, :2]
+    states = record.state_matrix(images, claims, WORDS)[:, :2]
     known = np.isin(states, (0, 1)).all(axis=1)
     told = Told(states=np.where(known[:, None], states, np.nan), fold=np.arange(len(states)) % 3, folds=3)
     scale = Scale.of(features)
@@ -314,8 +314,8 @@ def test_cross_fitting_reports_how_far_it_is(seen):
     """From nothing to all, never back."""
     images, claims, features, _ = seen
     shares = []
-    states = timeline.state_matrix(images, claims, WORDS)
-    fold = timeline.fold_of(patients(images).to_numpy().astype(np.str_), 5)
+    states = record.state_matrix(images, claims, WORDS)
+    fold = record.fold_of(patients(images).to_numpy().astype(np.str_), 5)
     cross_fit(features, Told(states=states, fold=fold, folds=5), shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0

@@ -6,13 +6,13 @@ import pytest
 
 import shape
 from bpals.errors import UnknownName, UsageError
-from bpals.judges.python import load
+from bpals.judges.function import load
 from bpals.registry import find, parse_spec
 from bpals.testing import check_image_judge
 
 ONE = """
 from dataclasses import dataclass
-from bpals.judges.plain import judge
+from bpals.judges.function import judge
 
 @dataclass
 class Scale:

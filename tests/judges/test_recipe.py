@@ -5,7 +5,7 @@ import pytest
 import shape
 from bpals.errors import JudgeError, UnknownName, UsageError
 from bpals.findings import NIH, Vocabulary
-from bpals.judges.recipe import find_recipe
+from bpals.judges.checkpoint import find_recipe
 
 XRV = (
     "Atelectasis", "Consolidation", "Infiltration", "Pneumothorax", "Edema", "Emphysema", "Fibrosis", "Effusion",

@@ -11,12 +11,12 @@ from polars.testing import assert_frame_equal
 import shape
 from bpals.errors import ContractBroken
 from bpals.findings import Group
-from bpals.judges import timeline
-from bpals.judges.network import Training
+from bpals.judges.record import DECAYS, fold_of, reports_of_films
+from bpals.judges.record import Training
 from bpals.judges.record import STUDENT_T, RecordJudge
 from bpals.sources import nih
 from bpals.testing import check_judgments, check_record_judge, flipped, moved, sample_claims, tiny_dataset
-from bpals.testing.tables import PAIR
+from bpals.testing.contracts import PAIR
 from bpals.types import SAYS, judgments_schema
 
 FLIPS = {"present": 10, "absent": 14}
@@ -41,8 +41,8 @@ def record():
 @pytest.fixture(scope="module")
 def chosen(record):
     """Claims of the first fold to flip at once, each of another patient, the rarest findings first."""
-    films = timeline.reports_of_films(record.images)
-    fold = timeline.fold_of(films["patient"].to_numpy().astype(np.str_), RecordJudge().folds)
+    films = reports_of_films(record.images)
+    fold = fold_of(films["patient"].to_numpy().astype(np.str_), RecordJudge().folds)
     placed = record.images.select("image_id", patient=films["patient"], films=films["size"], fold=pl.Series(fold))
     pool = record.claims.join(placed.filter(fold=0), on="image_id").sample(fraction=1, shuffle=True, seed=0)
     rarest = pool.filter(says="present")["finding"].value_counts().sort("count")["finding"]
@@ -291,7 +291,7 @@ def test_the_docs_name_every_setting_with_its_value():
     written = {name: ", ".join(map(str, np.atleast_1d(value))) for name, value in settings.items()}
     assert rows == written
     assert f"{STUDENT_T[RecordJudge().networks]:.2f} for as many networks as there are" in page
-    assert f"weighs {timeline.DECAYS[0]} or {timeline.DECAYS[1]} times as much" in page
+    assert f"weighs {DECAYS[0]} or {DECAYS[1]} times as much" in page
 
 
 def test_no_claim_of_a_group_reaches_the_answer_about_the_group():
@@ -305,7 +305,7 @@ def test_no_claim_of_a_group_reaches_the_answer_about_the_group():
 
     before = read(dataset.claims)
     assert before.height == dataset.images.height
-    fold = timeline.fold_of(dataset.images["patient_id"].to_numpy().astype(str), judge.folds)
+    fold = fold_of(dataset.images["patient_id"].to_numpy().astype(str), judge.folds)
     asked = dataset.images.filter(pl.Series(fold == 0)).unique("patient_id", keep="first", maintain_order=True)
     turned = pl.when(pl.col("says") == "present").then(pl.lit("absent")).otherwise(pl.lit("present")).cast(SAYS)
     theirs = pl.col("image_id").is_in(asked["image_id"].to_list())

@@ -35,8 +35,8 @@ from bpals.judges.endpoint import Endpoint
 from bpals.judges.line import GaveUp, films_at_once
 from bpals.judges.protocol import RequestRefused
 from bpals.judges.run import ask_controls, lines, run
-from bpals.ledger import Ledger
-from bpals.ledger.connection import file_connection
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.sqlite import file_connection
 from bpals.types import JudgeCard, Refusal, Reply
 
 EACH = len(runs.QUESTIONS)

@@ -14,7 +14,7 @@ import runs
 from faultyserver import FaultyServer, true_logit
 
 from bpals.errors import WorkspaceError
-from bpals.ledger import Ledger
+from bpals.store.ledger import Ledger
 
 EACH = len(runchild.QUESTIONS)
 BOUND = runchild.OPEN_FILMS * EACH

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from bpals.errors import JudgeError
-from bpals.judges.scorefile import read
+from bpals.judges.table import read_scores
 
 
 def write(folder, content, name="scores.csv"):
@@ -32,7 +32,7 @@ def write(folder, content, name="scores.csv"):
 )
 def test_text_is_read_as_it_is_written(tmp_path, name, content):
     """Whatever wrote it: line ends, marks, separators, quotes, blanks, gzip."""
-    file = read(write(tmp_path, content, name))
+    file = read_scores(write(tmp_path, content, name))
     assert file.frame.to_dict(as_series=False) == {"image_id": ["a.png", "b.png"], "Mass": ["0.5", ""]}
 
 
@@ -40,20 +40,20 @@ def test_parquet_keeps_its_types(tmp_path):
     """And has rows, not lines."""
     path = tmp_path / "scores.parquet"
     pl.DataFrame({"image_id": ["a.png"], "Mass": [0.5]}).write_parquet(path)
-    file = read(path)
+    file = read_scores(path)
     assert file.frame["Mass"].dtype == pl.Float64
     assert file.place(0) == f"{path} row 1"
 
 
 def test_a_row_knows_its_line(tmp_path):
     """Also after blank lines and line breaks inside quotes."""
-    file = read(write(tmp_path, 'image_id,note,Mass\n\na.png,"two\nlines",1\nb.png,x,1\n'))
+    file = read_scores(write(tmp_path, 'image_id,note,Mass\n\na.png,"two\nlines",1\nb.png,x,1\n'))
     assert file.place(1).endswith("scores.csv line 5")
 
 
 def test_a_column_is_found_however_it_is_spelled(tmp_path):
     """Blanks, case, _ and - do not matter; the first spelling that is there wins."""
-    file = read(write(tmp_path, "Image Index,P-Present\na,1\n"))
+    file = read_scores(write(tmp_path, "Image Index,P-Present\na,1\n"))
     assert file.column("image_index", "p_present") == "Image Index"
     assert file.column("P PRESENT") == "P-Present"
     assert file.column("judge") is None
@@ -79,13 +79,13 @@ def test_a_column_is_found_however_it_is_spelled(tmp_path):
 def test_a_bad_file_is_one_line(tmp_path, content, words):
     """What it is, where, and what to do; never a half of it."""
     with pytest.raises(JudgeError, match=words) as caught:
-        read(write(tmp_path, content))
+        read_scores(write(tmp_path, content))
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
     """Nor a folder, which is none."""
     with pytest.raises(JudgeError, match="does not exist"):
-        read(tmp_path / "gone.csv")
+        read_scores(tmp_path / "gone.csv")
     with pytest.raises(JudgeError, match="cannot be read: Is a directory"):
-        read(tmp_path)
+        read_scores(tmp_path)

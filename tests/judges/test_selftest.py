@@ -12,7 +12,7 @@ from bpals.errors import JudgeError
 from bpals.findings import NIH
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.pack import joint_label
+from bpals.judges.prompts import joint_label
 from bpals.judges.run import lines
 from bpals.judges.selftest import selftest
 from bpals.testing import tiny_film

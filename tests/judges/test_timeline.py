@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.judges import timeline
-from bpals.judges.timeline import DECAYS, NO_OTHER
+from bpals.judges.record import MOST_VIEWS, _views, fold_of, read_record, state_matrix
+from bpals.judges.record import DECAYS, NO_OTHER
 from bpals.testing import tiny_dataset
 from bpals.types import SAYS
 
@@ -17,7 +17,7 @@ from bpals.types import SAYS
 def evidence(dataset, claims=None):
     """The features of every film."""
     said = dataset.claims if claims is None else claims
-    return timeline.read_record(dataset.images, said, dataset.vocabulary).evidence
+    return read_record(dataset.images, said, dataset.vocabulary).evidence
 
 
 def shuffled_words(claims, film, seed):
@@ -36,7 +36,7 @@ def with_studies(dataset, films=2):
 def test_states_keep_silence_and_uncertainty():
     """1 present, 0 absent, one half uncertain, NaN silent: nothing is turned into absence."""
     dataset = tiny_dataset(patients=30, uncertain=0.2, silent=0.2)
-    states = timeline.state_matrix(dataset.images, dataset.claims, dataset.vocabulary)
+    states = state_matrix(dataset.images, dataset.claims, dataset.vocabulary)
     counts = dict(dataset.claims["says"].value_counts().iter_rows())
     assert (states == 1).sum() == counts["present"]
     assert (states == 0).sum() == counts["absent"]
@@ -52,11 +52,11 @@ def test_a_fold_depends_on_the_patient_alone():
     """Neither the other patients nor the order of the films move a patient into another fold."""
     some = np.array(["p1", "p2", "p1", "film:x.png"])
     many = np.array([f"p{number}" for number in range(500)] + ["film:x.png"])
-    among_few = dict(zip(some, timeline.fold_of(some, 5), strict=True))
-    among_many = dict(zip(many, timeline.fold_of(many, 5), strict=True))
+    among_few = dict(zip(some, fold_of(some, 5), strict=True))
+    among_many = dict(zip(many, fold_of(many, 5), strict=True))
     assert among_few == {name: among_many[name] for name in among_few}
-    assert timeline.fold_of(some[::-1], 5).tolist() == timeline.fold_of(some, 5)[::-1].tolist()
-    assert np.bincount(timeline.fold_of(many, 5), minlength=5).min() > 60
+    assert fold_of(some[::-1], 5).tolist() == fold_of(some, 5)[::-1].tolist()
+    assert np.bincount(fold_of(many, 5), minlength=5).min() > 60
 
 
 @given(seed=st.integers(0, 10_000), film=st.integers(0, 29), studies=st.booleans())
@@ -88,7 +88,7 @@ def test_a_claim_of_another_film_is_evidence():
 def expected_history(dataset, film):
     """The summary of a patient's other reports, written down a second time, slowly: one report a film."""
     images = dataset.images.with_row_index("row")
-    states = timeline.state_matrix(dataset.images, dataset.claims, dataset.vocabulary)
+    states = state_matrix(dataset.images, dataset.claims, dataset.vocabulary)
     rare = images["view"].value_counts().sort("count")["view"][0]
     said = np.nan_to_num(states)
     silent = np.isnan(states)[:, np.isnan(states).any(axis=0)]
@@ -131,8 +131,8 @@ def test_the_order_of_the_rows_is_no_evidence():
 def test_a_study_s_films_count_as_one_report():
     """Two films of one report are one voice, not two; a patient with one study has no other report."""
     dataset = tiny_dataset(patients=8, longest=4)
-    apart = timeline.read_record(dataset.images, dataset.claims, dataset.vocabulary)
-    joined = timeline.read_record(with_studies(dataset).images, dataset.claims, dataset.vocabulary)
+    apart = read_record(dataset.images, dataset.claims, dataset.vocabulary)
+    joined = read_record(with_studies(dataset).images, dataset.claims, dataset.vocabulary)
     films = dict(dataset.images["patient_id"].value_counts().iter_rows())
     sizes = [films[patient] for patient in dataset.images["patient_id"]]
     assert apart.others.tolist() == [size - 1 for size in sizes]
@@ -143,7 +143,7 @@ def test_a_film_without_a_patient_is_alone():
     """It has no other report, and a fold of its own."""
     dataset = tiny_dataset()
     images = dataset.images.with_columns(patient_id=pl.lit(None, pl.String))
-    record = timeline.read_record(images, dataset.claims, dataset.vocabulary)
+    record = read_record(images, dataset.claims, dataset.vocabulary)
     assert (record.others == 0).all()
     assert len(np.unique(record.patients)) == images.height
 
@@ -167,14 +167,14 @@ def test_at_most_a_few_views_have_a_column():
     """A dataset with forty spellings of the view does not get forty columns."""
     dataset = tiny_dataset(patients=40)
     images = dataset.images.with_columns(view="v" + pl.int_range(pl.len()).cast(pl.String))
-    assert timeline._views(images).shape[1] == timeline.MOST_VIEWS - 1
-    assert timeline._views(images.with_columns(view=pl.lit(None, pl.String))).shape[1] == 0
+    assert _views(images).shape[1] == MOST_VIEWS - 1
+    assert _views(images.with_columns(view=pl.lit(None, pl.String))).shape[1] == 0
 
 
 @pytest.mark.parametrize("patients", [0, 1])
 def test_an_empty_record_has_empty_matrices(patients):
     """No film, or one: no warning."""
     dataset = tiny_dataset(patients=patients)
-    record = timeline.read_record(dataset.images, dataset.claims, dataset.vocabulary)
+    record = read_record(dataset.images, dataset.claims, dataset.vocabulary)
     assert record.states.shape == (patients, 3)
     assert record.evidence.shape[0] == len(record.patients) == len(record.others) == patients

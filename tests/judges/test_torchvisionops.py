@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import shape
-from bpals.judges.torchvisionops import import_torchvision
+from bpals.judges.local_model import import_torchvision
 
 
 def in_another_process(code):
@@ -44,7 +44,7 @@ def test_operators_are_declared_only_where_the_import_would_fail_without(tmp_pat
     code = f"""
 import sys
 import torch
-from bpals.judges.torchvisionops import import_torchvision
+from bpals.judges.local_model import import_torchvision
 for name in {list(BUILDS)}:
     sys.modules.pop("torchvision", None)
     sys.path.insert(0, {str(tmp_path)!r} + "/" + name)

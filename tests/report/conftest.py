@@ -10,7 +10,7 @@ import twojudges
 import bpals
 from bpals.findings import Vocabulary
 from bpals.report.page import Page
-from bpals.score.resamples import Resampling
+from bpals.score.intervals import Resampling
 from bpals.testing import tiny_film
 from bpals.types import DEVICES, FLAG, IMAGES, SAYS, Dataset, Notice, claims_schema, signal_schema
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from bpals.report.compare import render_comparison
+from bpals.report.comparison_page import render_comparison
 from bpals.report.page import render
-from bpals.report.scorecard import render_scorecard
+from bpals.report.scorecard_page import render_scorecard
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from bpals.report.compare import render_comparison
-from bpals.report.versus import OUTCOMES
+from bpals.report.comparison_page import render_comparison
+from bpals.report.charts import OUTCOMES
 
 VOID = {"meta", "link", "br", "img", "rect", "circle", "line", "path"}
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"

@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 from jinja2 import UndefinedError
 
-from bpals.report.layout import fill
+from bpals.report.templating import fill
 
 TEMPLATES = [file.name for file in resources.files("bpals.report").joinpath("templates").iterdir()]
 

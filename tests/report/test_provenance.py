@@ -1,6 +1,6 @@
 """The run record as rows."""
 
-from bpals.report.provenance import command_line, plain, provenance, rules
+from bpals.report.wording import command_line, plain, provenance, rules
 
 
 def test_every_value_says_whether_it_was_passed(dataset, small):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bpals.report.scorecard import boards, reliabilities, render_scorecard
+from bpals.report.scorecard_page import boards, reliabilities, render_scorecard
 
 
 def test_rows_are_sorted_into_boards_and_contests(small):

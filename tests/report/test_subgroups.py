@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.report.subgroups import FEWEST_CLUSTERS, UNKNOWN, subgroups, wilson
+from bpals.report.tallies import FEWEST_CLUSTERS, UNKNOWN, subgroups, wilson
 from bpals.types import FLAG, IMAGES
 
 

@@ -2,7 +2,7 @@
 
 from markupsafe import Markup
 
-from bpals.report.svg import box, element, number, percent, picture, words
+from bpals.report.charts import box, element, number, percent, picture, words
 
 ATTACK = '"><script>alert(1)</script>'
 

@@ -4,7 +4,7 @@ import statistics
 
 import polars as pl
 
-from bpals.report.tally import BINS, Side, reasons, tally
+from bpals.report.tallies import BINS, Side, reasons, tally
 from bpals.report.wording import FLAGS
 
 

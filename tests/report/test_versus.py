@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from bpals.report import versus
-from bpals.report.versus import Span
+from bpals.report import charts
+from bpals.report.charts import Span
 
 ROW = {
     "auroc_a": 0.9, "auroc_a_low": 0.85, "auroc_a_high": 0.95, "auroc_b": 0.7, "auroc_b_low": 0.6, "auroc_b_high": 0.8,
@@ -14,11 +14,11 @@ ROW = {
 HALF = Span(low=0.5, high=1.0, ticks=(0.5, 0.75, 1.0))
 COUNTS = {"answered": 80, "abstained": 5, "refused": 10, "unparsed": 5, "unsupported": 0, "failed": 0}
 ALL = {
-    "two": versus.two(ROW, HALF, figure="auroc", title="AUROC"),
-    "difference": versus.difference(ROW, Span.of_differences([0.3]), figure="auroc", title="A less B"),
-    "share": versus.share(0.6, 0.5, 0.7, title="Error correlation"),
-    "ranks": versus.ranks({"rank_a": 0.99, "rank_b": 0.2}),
-    "outcome_bar": versus.outcome_bar(COUNTS, what="a judge"),
+    "two": charts.two(ROW, HALF, figure="auroc", title="AUROC"),
+    "difference": charts.difference(ROW, Span.of_differences([0.3]), figure="auroc", title="A less B"),
+    "share": charts.share(0.6, 0.5, 0.7, title="Error correlation"),
+    "ranks": charts.ranks({"rank_a": 0.99, "rank_b": 0.2}),
+    "outcome_bar": charts.outcome_bar(COUNTS, what="a judge"),
     "axis": HALF.axis(("B ahead", "A ahead")),
 }
 
@@ -47,7 +47,7 @@ def test_both_judges_stand_at_their_figures():
 def test_a_difference_has_the_colour_of_the_one_that_is_ahead(low, high, tone):
     """Nobody's where the interval holds 0."""
     row = {"auroc_difference": (low + high) / 2, "auroc_difference_low": low, "auroc_difference_high": high}
-    chart = versus.difference(row, Span.of_differences([low, high]), figure="auroc", title="A less B")
+    chart = charts.difference(row, Span.of_differences([low, high]), figure="auroc", title="A less B")
     assert list(dots(chart)) == [tone]
 
 
@@ -64,11 +64,11 @@ def test_the_outcome_bar_shows_each_outcome_at_its_share():
     """80 of 100 are 80 % of the width, and what did not happen is not drawn; nothing asked is an empty bar."""
     widths = dict(re.findall(r'width="([\d.]+)%" height="22" class="out-(\w+)"', ALL["outcome_bar"]))
     assert {tone: width for width, tone in widths.items()} == {"answered": "80", "refused": "10", "unparsed": "5"}
-    assert "out-" not in versus.outcome_bar(dict.fromkeys(COUNTS, 0), what="nobody")
+    assert "out-" not in charts.outcome_bar(dict.fromkeys(COUNTS, 0), what="nobody")
 
 
 def test_two_equal_ranks_can_both_be_read():
     """A stands above the line and B below it; a dot at the edge stays inside."""
-    chart = versus.ranks({"rank_a": 1.0, "rank_b": 1.0})
+    chart = charts.ranks({"rank_a": 1.0, "rank_b": 1.0})
     assert dots(chart) == {"side-a": 98, "side-b": 98}
     assert re.findall(r'y="(\d+)"[^>]*>([AB])<', chart) == [("10", "A"), ("38", "B")]

@@ -7,8 +7,8 @@ import atthedesk
 import psycopg
 import pytest
 
-from bpals.ledger import Ledger
-from bpals.review.desk.desk import Desk
+from bpals.store.ledger import Ledger
+from bpals.room.desk.desk import Desk
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from argon2 import PasswordHasher
 from sqlalchemy import select, update
 
 from bpals.errors import UnknownName, UsageError
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import ACCOUNT, ENTRY, LINK
-from bpals.review.desk import chain
-from bpals.review.people.accounts import Accounts
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import ACCOUNT, ENTRY, LINK
+from bpals.store.ledger import log
+from bpals.room.people.accounts import Accounts
 
 PASSWORD = webroom.PASSWORD
 
@@ -174,4 +174,4 @@ def test_everything_is_in_the_log(accounts, anna, ledger):
     rows = ledger.look(lambda connection: connection.execute(select(ENTRY.c.actor, ENTRY.c.action)).all())
     assert ("the admin", "role set to adjudicator") in rows
     assert (anna.name, "entered") in rows
-    assert chain.verify(ledger) == []
+    assert log.verify(ledger) == []

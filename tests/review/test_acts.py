@@ -10,11 +10,11 @@ import pytest
 
 import shape
 from bpals.errors import NotNow, NotYours, Refused, StaleVersion
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import ENTRY, REVIEW
-from bpals.review.desk import chain
-from bpals.review.desk.answer import Answer, Box, Spent
-from bpals.review.desk.desk import Desk
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import ENTRY, REVIEW
+from bpals.store.ledger.log import verify
+from bpals.room.desk.readings import Answer, Box, Spent
+from bpals.room.desk.desk import Desk
 
 
 def draft(desk, reader, view, answer, **more):
@@ -55,7 +55,7 @@ def test_c01_8_reviewers_800_submits_at_once(ledger_address):
         for reader, view in zip(readers, views, strict=True):
             kept = desk.reading(reader, view.reading_id)
             assert (kept.version, kept.answer.note) == (100, f"{reader.name}, 99")
-        assert chain.verify(ledger) == []
+        assert verify(ledger) == []
 
 
 def test_c02_a_double_click_is_one_answer_and_the_second_reply_is_the_first(open_desk, shared_ledger):
@@ -111,9 +111,9 @@ CHILD = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[4])
 import atthedesk
-from bpals.ledger import Ledger
-from bpals.review.desk.account import Account
-from bpals.review.desk.desk import Desk
+from bpals.store.ledger import Ledger
+from bpals.room.desk.study import Account
+from bpals.room.desk.desk import Desk
 ledger = Ledger.open(sys.argv[1])
 desk = Desk.open(ledger, atthedesk.make_study())
 ann = Account(account_id=int(sys.argv[2]), name="ann")
@@ -140,7 +140,7 @@ def test_c07_after_a_kill_between_commit_and_reply_the_retry_gets_the_stored_ans
         saved = atthedesk.lock(desk, ann, view, atthedesk.says("Mass"), key="before the kill")
         assert (saved.version, saved.reply["state"]) == (1, "locked")
         assert desk.reviews().height == len(atthedesk.FINDINGS)
-        assert chain.verify(ledger) == []
+        assert verify(ledger) == []
 
 
 def test_c08_the_lock_holds_and_an_amendment_needs_a_reason(open_desk):

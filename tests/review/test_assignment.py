@@ -6,10 +6,10 @@ from collections import Counter
 import atthedesk
 from sqlalchemy import select
 
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import CASE, ENTRY, READING
-from bpals.review.desk import chain
-from bpals.review.desk.desk import Desk
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import CASE, ENTRY, READING
+from bpals.store.ledger import log
+from bpals.room.desk.desk import Desk
 
 
 def test_a_reader_is_handed_a_case_and_the_two_after_it(open_desk):
@@ -26,11 +26,11 @@ def test_where_there_are_plenty_the_next_cases_cost_no_write(open_desk, shared_l
     desk, ann = open_desk("ann", cases=40, batch=40)
     first = desk.next(ann)
     assert len(first.ahead) == 2
-    before = chain.head(shared_ledger)
+    before = log.head(shared_ledger)
     atthedesk.lock(desk, ann, first.current)
-    after = chain.head(shared_ledger)
+    after = log.head(shared_ledger)
     assert desk.next(ann).current.reading_id == first.ahead[0].reading_id
-    assert chain.head(shared_ledger) == after != before
+    assert log.head(shared_ledger) == after != before
 
 
 def test_what_was_ahead_comes_next(open_desk):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from bpals.errors import UsageError
-from bpals.review.desk.account import Account
-from bpals.review.people.accounts import AccountCard
-from bpals.review.web.binding import Binding, check_binding, is_loopback
+from bpals.room.desk.study import Account
+from bpals.room.people.accounts import AccountCard
+from bpals.room.web.server import Binding, check_binding, is_loopback
 
 TLS = {"certificate": Path("room.crt"), "key": Path("room.key")}
 PROXY = {"behind_proxy": "127.0.0.1", "public": "https://room.example.org"}

@@ -6,7 +6,7 @@ import pytest
 import webroom
 from sqlalchemy import select
 
-from bpals.ledger.reviewschema import ENTRY, REVIEW
+from bpals.store.ledger.schema import ENTRY, REVIEW
 
 OTHER = "OTHERCANARY"
 BLIND_FIELDS = {

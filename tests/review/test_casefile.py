@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from bpals.review.casefile import CaseFile, Tables
+from bpals.room.room import CaseFile, Tables
 
 
 @pytest.fixture

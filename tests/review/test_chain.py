@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import delete, insert, select, text, update
 
 from bpals.errors import UsageError
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import ADJUDICATION, ENTRY, READING, REVIEW
-from bpals.review.desk import chain
-from bpals.review.desk.desk import Desk
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import ADJUDICATION, ENTRY, READING, REVIEW
+from bpals.store.ledger import log
+from bpals.room.desk.desk import Desk
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def read_case(desk_ledger):
     for reader in readers:
         atthedesk.read_all(desk, reader, atthedesk.says("Mass") if reader.name != "ben" else atthedesk.says())
     assert desk.counts().settled == 2
-    assert chain.verify(desk_ledger) == []
+    assert log.verify(desk_ledger) == []
     return desk_ledger
 
 
@@ -47,7 +47,7 @@ def edited(ledger, table, which, change):
     """What is found while one column of a row is edited; it is put back after."""
     before = ledger.look(lambda connection: connection.execute(select(table).where(which)).mappings().one())
     edit(ledger, update(table).where(which).values(change))
-    found = chain.verify(ledger)
+    found = log.verify(ledger)
     edit(ledger, update(table).where(which).values({name: before[name] for name in change}))
     return found
 
@@ -64,7 +64,7 @@ def test_s22_an_edited_entry_is_named(read_case):
     ):
         (problem,) = edited(read_case, ENTRY, ENTRY.c.sequence == 7, change)
         assert problem.startswith("entry 7 was changed"), change
-    assert chain.verify(read_case) == []
+    assert log.verify(read_case) == []
 
 
 def test_s22_a_forged_entry_breaks_the_next(read_case):
@@ -73,21 +73,21 @@ def test_s22_a_forged_entry_breaks_the_next(read_case):
         lambda connection: connection.execute(select(ENTRY).where(ENTRY.c.sequence == 7)).mappings().one()
     )
     forged = {**entry, "actor": "ben"}
-    edit(read_case, update(ENTRY).where(ENTRY.c.sequence == 7).values(actor="ben", hash=chain._hash(forged)))
-    (problem,) = chain.verify(read_case)
+    edit(read_case, update(ENTRY).where(ENTRY.c.sequence == 7).values(actor="ben", hash=log._hash(forged)))
+    (problem,) = log.verify(read_case)
     assert problem.startswith("entry 8 does not follow entry 7")
 
 
 def test_s22_a_removed_entry_is_named(read_case):
     """S22: the gap is found."""
     edit(read_case, delete(ENTRY).where(ENTRY.c.sequence == 5))
-    assert chain.verify(read_case) == ["entry 5 is missing: after 4 comes 6"]
+    assert log.verify(read_case) == ["entry 5 is missing: after 4 comes 6"]
 
 
 def test_s22_reordered_entries_are_named(read_case):
     """S22: two entries that changed places."""
     swap(read_case, 5, 6)
-    (problem,) = chain.verify(read_case)
+    (problem,) = log.verify(read_case)
     assert problem.startswith("entry 5 does not follow entry 4")
 
 
@@ -95,7 +95,7 @@ def test_s22_entries_cut_off_the_end_are_missed_by_what_they_wrote(read_case):
     """S22: a chain that ends early is whole in itself; but reviews are there that no entry knows."""
     last = max(row.sequence for row in atthedesk.rows(read_case, ENTRY))
     edit(read_case, delete(ENTRY).where(ENTRY.c.sequence > last - 6))
-    assert "is in no entry" in chain.verify(read_case)[0]
+    assert "is in no entry" in log.verify(read_case)[0]
 
 
 def test_s22_an_edited_review_differs_from_its_entry(read_case):
@@ -103,7 +103,7 @@ def test_s22_an_edited_review_differs_from_its_entry(read_case):
     for change in ({"verdict": "unreadable"}, {"reader": "cay"}, {"inclusion": 0.5}, {"note": "x"}, {"saw_signal": 1}):
         (problem,) = edited(read_case, REVIEW, REVIEW.c.review_id == 1, change)
         assert problem.endswith("review 1 was changed after it was written"), change
-    assert chain.verify(read_case) == []
+    assert log.verify(read_case) == []
 
 
 def test_s22_reviews_cannot_be_added_or_removed_past_the_log(read_case):
@@ -111,18 +111,18 @@ def test_s22_reviews_cannot_be_added_or_removed_past_the_log(read_case):
     first = read_case.look(lambda connection: connection.execute(select(REVIEW)).mappings().first())
     added = {**first, "review_id": 9_999, "external_id": None}
     edit(read_case, insert(REVIEW).values(added))
-    assert chain.verify(read_case) == [
+    assert log.verify(read_case) == [
         "review 9999 is in no entry: it was added past the room, or its entry was cut off the end"
     ]
     edit(read_case, delete(REVIEW).where(REVIEW.c.review_id.in_([2, 9_999])))
-    (problem,) = chain.verify(read_case)
+    (problem,) = log.verify(read_case)
     assert problem.endswith("review 2 was removed")
 
 
 def test_s22_an_edited_adjudication_differs_from_its_entry(read_case):
     """S22: the same for what was settled."""
     edit(read_case, update(ADJUDICATION).where(ADJUDICATION.c.finding == "Mass").values(verdict="absent"))
-    (problem,) = chain.verify(read_case)
+    (problem,) = log.verify(read_case)
     assert "adjudication 1 was changed" in problem
 
 
@@ -130,42 +130,42 @@ def test_s22_a_reading_that_was_unlocked_past_the_room_is_named(read_case):
     """S22: to open a locked read anew, one would have to say so in the log."""
     reading = atthedesk.rows(read_case, READING)[0]
     edit(read_case, update(READING).where(READING.c.reading_id == reading.reading_id).values(state="leased"))
-    (problem,) = chain.verify(read_case)
+    (problem,) = log.verify(read_case)
     assert f"reading {reading.reading_id} is leased" in problem
 
 
 def test_s22_a_head_that_was_kept_elsewhere_finds_a_log_that_was_cut_or_replaced(read_case):
     """S22: the one thing a chain cannot see by itself."""
-    known = chain.head(read_case)
-    assert chain.verify(read_case, known=known) == []
+    known = log.head(read_case)
+    assert log.verify(read_case, known=known) == []
     other, later = replace(known, hash="0" * 64), replace(known, sequence=known.sequence + 1)
-    assert "another than the one whose hash was kept" in chain.verify(read_case, known=other)[0]
-    assert "the log ends before it" in chain.verify(read_case, known=later)[0]
+    assert "another than the one whose hash was kept" in log.verify(read_case, known=other)[0]
+    assert "the log ends before it" in log.verify(read_case, known=later)[0]
 
 
 def test_s22_the_hash_alone_finds_that_the_end_was_cut_off(read_case):
     """S22: an entry that nothing else speaks of is removed from the end; only a head that was kept can tell."""
-    read_case.change(lambda c: chain.append(c, actor="anna", action="entered", detail={}))
-    checked = chain.check(read_case)
+    read_case.change(lambda c: log.append(c, actor="anna", action="entered", detail={}))
+    checked = log.check(read_case)
     assert checked.found == ()
     assert str(checked.head) == f"{checked.head.sequence}:{checked.head.hash}"
-    heads = [chain.Head.parse(str(checked.head)), chain.Head.parse(f" {checked.head.hash.upper()}\n")]
-    assert [chain.verify(read_case, known=head) for head in heads] == [[], []]
+    heads = [log.Head.parse(str(checked.head)), log.Head.parse(f" {checked.head.hash.upper()}\n")]
+    assert [log.verify(read_case, known=head) for head in heads] == [[], []]
     edit(read_case, delete(ENTRY).where(ENTRY.c.sequence == checked.head.sequence))
-    assert chain.verify(read_case) == []
-    assert ["the log ends before it" in chain.verify(read_case, known=head)[0] for head in heads] == [True, True]
+    assert log.verify(read_case) == []
+    assert ["the log ends before it" in log.verify(read_case, known=head)[0] for head in heads] == [True, True]
 
 
 @pytest.mark.parametrize("text", ["", "12", "a" * 63, f"x:{'a' * 64}", "g" * 64, f"1:2:{'a' * 64}"])
 def test_what_is_no_head_is_refused(text):
     """P4: a head that lost a letter on its way would prove nothing."""
     with pytest.raises(UsageError, match="no head of a log"):
-        chain.Head.parse(text)
+        log.Head.parse(text)
 
 
 def test_an_empty_log_is_whole(desk_ledger):
     """A ledger in which nothing happened has nothing wrong."""
-    assert chain.verify(desk_ledger, known=chain.head(desk_ledger)) == []
+    assert log.verify(desk_ledger, known=log.head(desk_ledger)) == []
 
 
 def test_entries_are_one_chain_also_when_many_write_at_once(ledger_address):
@@ -175,7 +175,7 @@ def test_entries_are_one_chain_also_when_many_write_at_once(ledger_address):
         def work(name):
             for number in range(10):
                 ledger.change(
-                    lambda connection, number=number: chain.append(
+                    lambda connection, number=number: log.append(
                         connection, actor=name, action="test", detail={"number": number}
                     )
                 )
@@ -186,16 +186,16 @@ def test_entries_are_one_chain_also_when_many_write_at_once(ledger_address):
         for thread in threads:
             thread.join()
         assert [row.sequence for row in atthedesk.rows(ledger, ENTRY)] == list(range(1, 81))
-        assert chain.verify(ledger) == []
+        assert log.verify(ledger) == []
 
 
 def test_details_are_written_in_one_way(desk_ledger):
     """Canonical JSON: sorted, without blanks, letters as they are; numbers that JSON has not are refused."""
-    assert chain.canonical({"b": 1, "a": "ü"}) == '{"a":"ü","b":1}'
+    assert log.canonical({"b": 1, "a": "ü"}) == '{"a":"ü","b":1}'
     with pytest.raises(ValueError, match="JSON compliant"):
-        chain.canonical({"a": float("nan")})
+        log.canonical({"a": float("nan")})
     desk_ledger.change(
-        lambda connection: chain.append(connection, actor="ann", action="test", detail={"b": [1], "a": None})
+        lambda connection: log.append(connection, actor="ann", action="test", detail={"b": [1], "a": None})
     )
     stored = desk_ledger.look(lambda connection: connection.execute(text("SELECT detail FROM entry")).scalar())
     assert json.loads(stored) == {"a": None, "b": [1]}

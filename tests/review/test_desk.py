@@ -5,9 +5,9 @@ import pytest
 import time_machine
 
 from bpals.errors import UsageError
-from bpals.ledger.reviewschema import ENTRY, READING
-from bpals.review.desk import chain
-from bpals.review.desk.desk import Desk
+from bpals.store.ledger.schema import ENTRY, READING
+from bpals.store.ledger import log
+from bpals.room.desk.desk import Desk
 
 
 def test_a_study_is_found_again_with_its_cases(open_desk, shared_ledger):
@@ -62,7 +62,7 @@ def test_t01_the_machines_clock_moves_and_order_leases_and_durations_do_not(open
     assert all(0 <= seconds < 600 for seconds in said["wall_s"])
     held = [row for row in atthedesk.rows(shared_ledger, READING) if row.study_id == desk.study_id]
     assert {row.state for row in held} <= {"leased", "locked", "done"}
-    assert chain.verify(shared_ledger) == []
+    assert log.verify(shared_ledger) == []
 
 
 def test_t03_workers_with_skewed_clocks_do_no_work_twice(open_desk, shared_ledger):

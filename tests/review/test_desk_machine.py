@@ -18,11 +18,11 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 
 from bpals.errors import NotNow, NotYours, StaleVersion
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import CASE, READING, REVIEW
-from bpals.review.desk import chain
-from bpals.review.desk.answer import Answer
-from bpals.review.desk.desk import Desk
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import CASE, READING, REVIEW
+from bpals.store.ledger import log
+from bpals.room.desk.readings import Answer
+from bpals.room.desk.desk import Desk
 
 READERS = 3
 WHO = st.integers(0, READERS - 1)
@@ -79,7 +79,7 @@ class DeskMachine(RuleBasedStateMachine):
     def teardown(self):
         """The log is whole, and says what the tables say."""
         try:
-            assert chain.verify(self.ledger) == []
+            assert log.verify(self.ledger) == []
         finally:
             self.ledger.close()
 

@@ -4,7 +4,7 @@ import atthedesk
 import pytest
 
 from bpals.errors import NotNow, NotYours, StaleVersion
-from bpals.review.desk.answer import Answer
+from bpals.room.desk.readings import Answer
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from bpals.errors import UnknownName, UsageError
-from bpals.ledger.reviewschema import BATCH, CASE, DRAWN
+from bpals.store.ledger.schema import BATCH, CASE, DRAWN
 
 
 def cases_of(ledger, desk):

@@ -7,7 +7,7 @@ import pyotp
 import pytest
 import webroom
 
-from bpals.review.web.routes import entrance
+from bpals.room.web import entrance
 
 PASSWORD = webroom.PASSWORD
 

@@ -8,8 +8,8 @@ import pytest
 import webroom
 from PIL import Image
 
-from bpals.films.rendition import Renditions
-from bpals.films.shelf import open_shelf
+from bpals.images.rendition import Renditions
+from bpals.images.collection import open_shelf
 
 TRAVERSALS = (
     "../../etc/passwd",

@@ -2,7 +2,7 @@
 
 import atthedesk
 
-from bpals.review.desk.floors import BELIEVED_S, Floors
+from bpals.room.desk.assignment import BELIEVED_S, Floors
 
 
 def test_a_floor_is_believed_for_a_while_and_not_for_longer():

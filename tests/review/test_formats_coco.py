@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from bpals.errors import TruthError
-from bpals.review.formats import coco
-from bpals.review.formats.exchange import Films
+from bpals.reviews import coco
+from bpals.reviews.exchange import Films
 
 SENT = madereviews.reviews()
 BOXED = SENT.filter(pl.col("box").is_not_null())

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpals.errors import BpalsError
-from bpals.review.formats import coco, fiftyone, imports, labelstudio, tables
-from bpals.review.formats.exchange import Films
+from bpals.reviews import coco, fiftyone, exchange, labelstudio, flat
+from bpals.reviews.exchange import Films
 
 SIZES = Films(sizes={"a.png": (1024, 768), "b.png": (512, 512), "c.png": (9, 9)})
 SENT = madereviews.reviews(8)
@@ -49,15 +49,15 @@ def test_f24_a_json_with_something_strange_in_it(module, data):
     path = data.draw(st.sampled_from(list(places(whole))))
     content = json.dumps(damaged(whole, path, data.draw(STRANGE), gone=data.draw(st.booleans()))).encode()
     with contextlib.suppress(BpalsError):
-        imports.checked(module.read(content, "x.json").table, "x.json", "ann")
+        exchange.checked(module.read(content, "x.json").table, "x.json", "ann")
 
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_f24_a_csv_with_something_strange_in_it(data):
     """F24: cut off, or with other bytes somewhere."""
-    content = bytearray(tables.write_csv(SENT, Films()).files[""])
+    content = bytearray(flat.write_csv(SENT, Films()).files[""])
     at = data.draw(st.integers(0, len(content) - 1))
     content[at : at + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=5))
     with contextlib.suppress(BpalsError):
-        imports.checked(tables.read_csv(bytes(content), "x.csv").table, "x.csv", "ann")
+        exchange.checked(flat.read_csv(bytes(content), "x.csv").table, "x.csv", "ann")

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from bpals.errors import TruthError, UsageError
-from bpals.review.formats import dicomsr
-from bpals.review.formats.exchange import Films
+from bpals.reviews import dicom_sr
+from bpals.reviews.exchange import Films
 
 pydicom = pytest.importorskip("pydicom")
 highdicom = pytest.importorskip("highdicom")
@@ -21,13 +21,13 @@ SENT = madereviews.reviews(12, images=("a.dcm",)).with_columns(note=pl.lit("as b
 @pytest.fixture(scope="module")
 def written():
     """Reports of twelve reads of one film."""
-    return dicomsr.write(SENT, Films(dicom=lambda _: FILM))
+    return dicom_sr.write(SENT, Films(dicom=lambda _: FILM))
 
 
 def test_the_listed_fields_come_back(written):
     """And boxes to a hundredth of a pixel."""
-    back = dicomsr.read(written.files, "reports").table
-    assert madereviews.same(back, SENT, dicomsr.GIVEN_BACK)
+    back = dicom_sr.read(written.files, "reports").table
+    assert madereviews.same(back, SENT, dicom_sr.GIVEN_BACK)
     boxes = back.filter(pl.col("external_id") == "read/0")["box"][0]
     assert json.loads(boxes)[0] == pytest.approx([1.5, 2, 30.25, 0.3], abs=0.005)
 
@@ -53,7 +53,7 @@ def test_highdicom_reads_a_report(written):
 
 def test_written_twice_it_is_the_same_report(written):
     """So that an archive that has it already does not keep it twice."""
-    again = dicomsr.write(SENT, Films(dicom=lambda _: FILM))
+    again = dicom_sr.write(SENT, Films(dicom=lambda _: FILM))
     assert again.files.keys() == written.files.keys()
     for name, content in written.files.items():
         first, second = (pydicom.dcmread(io.BytesIO(each)) for each in (content, again.files[name]))
@@ -67,15 +67,15 @@ def test_no_file_is_called_after_a_patient(written):
 
 def test_a_png_gets_no_report():
     """No study, series or instance is invented for it; where no film is DICOM the export is refused."""
-    some = dicomsr.write(madereviews.reviews(), Films(dicom=lambda film: FILM if film == "a.png" else None))
+    some = dicom_sr.write(madereviews.reviews(), Films(dicom=lambda film: FILM if film == "a.png" else None))
     assert [(notice.code, notice.count) for notice in some.notices] == [("no_dicom", 16)]
     with pytest.raises(UsageError, match=r"of 3 films that were read none is DICOM \(first: a\.png\)"):
-        dicomsr.write(madereviews.reviews(), Films())
+        dicom_sr.write(madereviews.reviews(), Films())
 
 
 def test_other_files_are_counted(written):
     """A film, or a text, in the folder of reports."""
-    found = dicomsr.read({**written.files, "film.dcm": FILM, "note.txt": b"hello"}, "reports")
+    found = dicom_sr.read({**written.files, "film.dcm": FILM, "note.txt": b"hello"}, "reports")
     assert [(notice.code, notice.count) for notice in found.notices] == [("strange_files", 2)]
     with pytest.raises(TruthError, match="no report that bpals wrote"):
-        dicomsr.read({"film.dcm": FILM}, "reports")
+        dicom_sr.read({"film.dcm": FILM}, "reports")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from bpals.errors import TruthError
-from bpals.review.formats import fiftyone
-from bpals.review.formats.exchange import Films
+from bpals.reviews import fiftyone
+from bpals.reviews.exchange import Films
 
 SENT = madereviews.reviews()
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from bpals.errors import TruthError
-from bpals.review.formats import labelstudio
-from bpals.review.formats.exchange import Films
+from bpals.reviews import labelstudio
+from bpals.reviews.exchange import Films
 
 SENT = madereviews.reviews()
 FILMS = Films(sizes={"a.png": (1024, 768), "b.png": (512, 512)})

@@ -10,27 +10,27 @@ import pytest
 from hypothesis import given, settings
 
 from bpals.errors import TruthError
-from bpals.review.formats import tables
-from bpals.review.formats.exchange import Films
-from bpals.review.formats.reviewtable import KEPT
+from bpals.reviews import flat
+from bpals.reviews.exchange import Films
+from bpals.reviews.exchange import KEPT
 
 SENT = madereviews.reviews()
 
 
 def csv_of(reviews):
     """The bytes of a CSV."""
-    return tables.write_csv(reviews, Films()).files[""]
+    return flat.write_csv(reviews, Films()).files[""]
 
 
 def test_a_csv_gives_back_every_column():
     """Also nulls beside empty texts, blanks at the ends, line breaks and quotes."""
-    assert madereviews.same(tables.read_csv(csv_of(SENT), "x.csv").table, SENT)
+    assert madereviews.same(flat.read_csv(csv_of(SENT), "x.csv").table, SENT)
 
 
 def test_a_parquet_gives_back_every_column():
     """With its types."""
-    content = tables.write_parquet(SENT, Films()).files[""]
-    assert madereviews.same(tables.read_parquet(content, "x.parquet").table, SENT)
+    content = flat.write_parquet(SENT, Films()).files[""]
+    assert madereviews.same(flat.read_parquet(content, "x.parquet").table, SENT)
 
 
 @settings(max_examples=60, deadline=None)
@@ -38,7 +38,7 @@ def test_a_parquet_gives_back_every_column():
 def test_any_text_comes_back_from_a_csv(rows):
     """Whatever a note, a reader or a film is called."""
     sent = madereviews.of_rows(rows)
-    assert madereviews.same(tables.read_csv(csv_of(sent), "x.csv").table, sent)
+    assert madereviews.same(flat.read_csv(csv_of(sent), "x.csv").table, sent)
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,7 +57,7 @@ def test_s13_the_known_attack_goes_out_behind_an_apostrophe():
     sent = SENT.with_columns(note=pl.lit("=cmd|' /C calc'!A0"))
     written = list(csv.DictReader(io.StringIO(csv_of(sent).decode(), newline="")))
     assert {row["note"] for row in written} == {"'=cmd|' /C calc'!A0"}
-    assert set(tables.read_csv(csv_of(sent), "x").table["note"]) == {"=cmd|' /C calc'!A0"}
+    assert set(flat.read_csv(csv_of(sent), "x").table["note"]) == {"=cmd|' /C calc'!A0"}
 
 
 def test_a_row_is_ready_for_the_tools_of_reader_studies():
@@ -76,17 +76,17 @@ def test_a_spreadsheet_may_have_saved_it():
     plain = SENT.with_columns(note=pl.lit("plain"), box=pl.lit(None, pl.String))
     cells = pl.read_csv(csv_of(plain), infer_schema=False).with_columns(truth=pl.lit("1"))
     saved = gzip.compress(b"\xef\xbb\xbf" + cells.write_csv(separator=";").encode())
-    assert madereviews.same(tables.read_csv(saved, "x.csv").table, plain)
+    assert madereviews.same(flat.read_csv(saved, "x.csv").table, plain)
 
 
 def test_a_cell_that_is_no_number_is_named():
     """With its row and column."""
     broken = csv_of(SENT.with_columns(confidence=pl.lit(55))).replace(b",55,", b",much,", 1)
     with pytest.raises(TruthError, match=r"x\.csv, row 1: 'much' under 'confidence' is no whole number"):
-        tables.read_csv(broken, "x.csv")
+        flat.read_csv(broken, "x.csv")
 
 
 def test_a_sheet_of_a_reader_is_told_from_an_export():
     """By the columns that only an export has."""
-    assert tables.is_ours(pl.read_csv(csv_of(SENT)).columns)
-    assert not tables.is_ours(["image_id", "finding", "reader", "verdict"])
+    assert flat.is_ours(pl.read_csv(csv_of(SENT)).columns)
+    assert not flat.is_ours(["image_id", "finding", "reader", "verdict"])

@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from bpals.review.room import Settings
-from bpals.review.web.guard import FORGED, Guard
-from bpals.review.web.headers import CONTENT_POLICY, FILM_POLICY
-from bpals.review.web.rules import RULES
+from bpals.room.room import Settings
+from bpals.room.web.guard import FORGED, Guard
+from bpals.room.web.guard import CONTENT_POLICY, FILM_POLICY
+from bpals.room.web.guard import RULES
 
 LOCK = {"version": 0, "key": "request-guard", "answer": {}, "spent": webroom.SPENT}
 

@@ -4,8 +4,8 @@ import pytest
 
 from bpals.errors import UsageError
 from bpals.findings import NIH
-from bpals.review.desk.hotkeys import FREE_KEYS, assign_keys
-from bpals.review.web.toolkeys import TOOL_CHARACTERS
+from bpals.room.desk.study import FREE_KEYS, assign_keys
+from bpals.room.desk.study import TOOL_CHARACTERS
 
 
 def test_the_14_findings_of_nih_have_14_keys_that_no_tool_has():

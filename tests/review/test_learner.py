@@ -8,9 +8,9 @@ import time
 import pytest
 
 from bpals.errors import WorkspaceError
-from bpals.review.background.aside import LAST_IN_LINE
-from bpals.review.background.learner import Learner, Steps
-from bpals.review.background.noticeboard import NoticeBoard, Numbers
+from bpals.room.background import LAST_IN_LINE
+from bpals.room.background import Learner, Steps
+from bpals.room.background import NoticeBoard, Numbers
 
 PATIENCE_S = 60
 

@@ -8,8 +8,8 @@ import smalloidc
 import webroom
 
 from bpals.errors import UnknownName, UsageError
-from bpals.review.people.oidc import OidcFailed, OidcSettings, Provider, invitation_of, load_oidc, subject_of
-from bpals.review.web.routes.entrance import Entrance
+from bpals.room.people.oidc import OidcFailed, OidcSettings, Provider, invitation_of, load_oidc, subject_of
+from bpals.room.web.entrance import Entrance
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from bpals.review.people.commonpasswords import COMMON
-from bpals.review.people.passwords import Passwords, objection
+from bpals.room.people.passwords import COMMON
+from bpals.room.people.passwords import Passwords, objection
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import pytest
 import webroom
 
 from bpals.errors import UnknownName, UsageError
-from bpals.ledger import Ledger
-from bpals.ledger.relay import have_done, serving
-from bpals.review.desk import chain
-from bpals.review.people.accounts import Accounts
-from bpals.review.people.relayedaccounts import ACTS, ADD, RelayedAccounts
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.relay import have_done, serving
+from bpals.store.ledger import log
+from bpals.room.people.accounts import Accounts
+from bpals.room.people.accounts import ACTS, ADD, RelayedAccounts
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_every_change_is_made_by_the_room(beside, path):
     card = next(card for card in beside.cards() if card.account == made)
     assert (card.totp, card.disabled) == (True, True)
     with Ledger.open(path, readonly=True) as ledger:
-        assert chain.verify(ledger) == []
+        assert log.verify(ledger) == []
 
 
 def test_an_account_that_is_asked_for_twice_is_made_once(beside, path):

@@ -12,8 +12,8 @@ import webroom
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 from sqlalchemy import select
 
-from bpals.ledger.reviewschema import ACCOUNT
-from bpals.review.web.roomlog import LOGGER, RoomFormatter, log_settings
+from bpals.store.ledger.schema import ACCOUNT
+from bpals.room.web.server import LOGGER, RoomFormatter, log_settings
 
 CANARY = "Kanarienvogel"
 """Stands in a file's name, in a DICOM's tags, in a note, in an account, in a password and in what fails."""
@@ -94,7 +94,7 @@ def test_s23_no_canary_comes_out(tmp_path, written):
         assert told[-1].status_code == 500
         opened.ledger.look(lambda connection: connection.execute(select(ACCOUNT).where(ACCOUNT.c.name == CANARY)).all())
         logging.getLogger("pydicom").warning("a tag of %s is odd", CANARY)
-        logging.getLogger("bpals.review.somewhere").info("put in: %s", CANARY)
+        logging.getLogger("bpals.room.somewhere").info("put in: %s", CANARY)
     assert CANARY in careless.getvalue(), "the test could not fail"
     assert CANARY not in ours.getvalue()
     assert all(CANARY not in f"{reply.text} {reply.headers}" for reply in told)

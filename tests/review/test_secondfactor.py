@@ -2,7 +2,7 @@
 
 import pyotp
 
-from bpals.review.people.secondfactor import STEP_S, SecondFactor, address, new_secret
+from bpals.room.people.accounts import STEP_S, SecondFactor, address, new_secret
 
 
 def test_a_code_works_for_a_clock_that_is_one_step_off_and_no_further():

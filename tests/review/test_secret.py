@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from bpals.review.people.secret import SECRET_BYTES, read_secret
+from bpals.room.people.sessions import SECRET_BYTES, read_secret
 
 
 def test_s16_a_missing_secret_is_made_for_its_owner_alone(tmp_path):

@@ -7,11 +7,11 @@ import time_machine
 import webroom
 from sqlalchemy import delete, select, update
 
-from bpals.ledger import Ledger
-from bpals.ledger.reviewschema import SESSION
-from bpals.review.people.accounts import Accounts
-from bpals.review.people.sessions import SEEN_EVERY_S, Sessions
-from bpals.review.people.tokens import hashed
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.schema import SESSION
+from bpals.room.people.accounts import Accounts
+from bpals.room.people.sessions import SEEN_EVERY_S, Sessions
+from bpals.room.people.accounts import hashed
 
 SECRET = webroom.SECRET
 IDLE_S, STAY_S = 1000.0, 5000.0

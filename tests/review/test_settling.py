@@ -3,8 +3,8 @@
 import atthedesk
 import pytest
 
-from bpals.review.desk.answer import Answer
-from bpals.review.desk.settling import majority
+from bpals.room.desk.readings import Answer
+from bpals.room.desk.settling import majority
 
 
 def consensus(desk, finding="Mass"):

@@ -7,7 +7,7 @@ import pytest
 import shape
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import NIH
-from bpals.review.desk.study import Study, default_study, differences, load_study
+from bpals.room.desk.study import Study, default_study, differences, load_study
 
 WHOLE = """
 name = "pilot"

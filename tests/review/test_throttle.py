@@ -1,7 +1,7 @@
 """The throttle: so many tries in so much time."""
 
-from bpals.review.people import throttle
-from bpals.review.people.throttle import Throttle
+from bpals.room.people import sessions
+from bpals.room.people.sessions import Throttle
 
 
 class Clock:
@@ -55,8 +55,8 @@ def test_what_was_right_is_not_counted():
 def test_memory_is_bounded():
     """A million names do not fill it; the oldest go."""
     tries = Throttle(1, 60, clock=Clock())
-    for number in range(throttle.MOST_KEYS + 500):
+    for number in range(sessions.MOST_KEYS + 500):
         tries.wait_s(str(number))
-    assert len(tries._tries) == throttle.MOST_KEYS
+    assert len(tries._tries) == sessions.MOST_KEYS
     assert tries.wait_s("0") == 0
-    assert tries.wait_s(str(throttle.MOST_KEYS + 499)) > 0
+    assert tries.wait_s(str(sessions.MOST_KEYS + 499)) > 0

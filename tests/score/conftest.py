@@ -5,7 +5,7 @@ import pytest
 
 from bpals.findings import NIH
 from bpals.types import IMAGES, claims_schema, judgments_schema, signal_schema
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import polars as pl
 import pytest
 
 from bpals.errors import TruthError
-from bpals.score.boxes import boxed_trust
+from bpals.score.scorecard import boxed_trust
 from bpals.score.opinions import Audited
-from bpals.score.resamples import Resampling
-from bpals.workspace import Workspace
+from bpals.score.intervals import Resampling
+from bpals.store.workspace import Workspace
 
 FEW = Resampling(draws=50, seed=0)
 

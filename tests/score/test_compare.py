@@ -5,13 +5,13 @@ import pytest
 import twojudges
 
 from bpals.findings import Group
-from bpals.score import compare
-from bpals.score.compare import Side
+from bpals.score import pairwise
+from bpals.score.pairwise import Side
 
 
 def row_of(truth, a, b):
     """The row of quality of one finding."""
-    return compare.quality([twojudges.pairs(a, b, truth)], "labels")[0]
+    return pairwise.quality([twojudges.pairs(a, b, truth)], "labels")[0]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_the_better_judge_has_a_difference_above_zero(world):
     assert (row["n"], row["left_out"]) == (600, 0)
 
 
-@pytest.mark.parametrize("figure", compare.FIGURES)
+@pytest.mark.parametrize("figure", pairwise.FIGURES)
 def test_every_figure_lies_in_its_interval(world, figure):
     """AUROC, average precision, Brier score and calibration error of both, with paired differences."""
     row = row_of(*world)
@@ -82,10 +82,10 @@ def test_several_findings_have_a_mean_and_corrected_p_values(world):
     """The mean row comes last; Holm never makes a p smaller."""
     truth, a, b = world
     several = [twojudges.pairs(a, b, truth, finding=name) for name in ("Effusion", "Edema", "Hernia")]
-    rows = compare.quality(several, "labels")
-    assert rows[-1]["finding"] == compare.MEAN
+    rows = pairwise.quality(several, "labels")
+    assert rows[-1]["finding"] == pairwise.MEAN
     assert rows[-1]["findings"] == 3
-    for figure in compare.FIGURES:
+    for figure in pairwise.FIGURES:
         assert rows[-1][f"{figure}_a"] == pytest.approx(rows[0][f"{figure}_a"])
     assert all(row["p_holm"] >= row["p_value"] for row in rows[:-1])
 
@@ -93,7 +93,7 @@ def test_several_findings_have_a_mean_and_corrected_p_values(world):
 def test_holm_corrects_by_rank():
     """The smallest p counts three times, the next twice, and none falls below the one before it."""
     rows = [{"finding": name, "p_value": p} for name, p in zip("abcd", (0.02, 0.01, None, 0.03), strict=True)]
-    assert [row["p_holm"] for row in compare.holm(rows)] == pytest.approx([0.04, 0.03, None, 0.04])
+    assert [row["p_holm"] for row in pairwise.holm(rows)] == pytest.approx([0.04, 0.03, None, 0.04])
 
 
 def test_a_group_needs_every_member(world):

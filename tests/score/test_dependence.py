@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import twojudges
 
-from bpals.score.compare import MEAN
-from bpals.score.dependence import called, dependence
-from bpals.score.resamples import Resamples, Resampling
+from bpals.score.pairwise import MEAN
+from bpals.score.pairwise import called, dependence
+from bpals.score.intervals import Resamples, Resampling
 
 DRAWS = Resamples.of(np.arange(300), Resampling(draws=300))
 

@@ -4,8 +4,8 @@ import pytest
 
 from bpals.errors import TruthError, UnknownName
 from bpals.findings import NIH
-from bpals.score.everyread import every_read
-from bpals.score.references import GROUPS
+from bpals.reviews.verdicts import every_read
+from bpals.reviews.verdicts import GROUPS
 
 
 def read(tmp_path, text):

@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 from bpals.findings import NIH
-from bpals.score import sheets
-from bpals.score.exported import settled, voting
-from bpals.score.verdicts import spellings
+from bpals.reviews import verdicts
+from bpals.reviews.verdicts import settled_in_export, voting
+from bpals.reviews.verdicts import spellings
 
 KNOWN = spellings(NIH, ())
 ROW = {
@@ -23,7 +23,7 @@ def sheet(tmp_path):
         table = pl.DataFrame([ROW | row for row in rows], infer_schema_length=None).drop(drop)
         path = tmp_path / f"reads.{kind}"
         table.write_csv(path) if kind == "csv" else table.write_parquet(path)
-        return sheets.read(path)
+        return verdicts.read_sheet(path)
 
     return make
 
@@ -40,7 +40,7 @@ def test_a_sheet_that_is_no_export_is_left_as_it_is(sheet):
     """A column `phase` of somebody's own means nothing here."""
     own = sheet({"phase": "arterial"}, drop=["external_id"])
     assert voting(own) is own
-    assert settled(own, KNOWN).is_empty()
+    assert settled_in_export(own, KNOWN).is_empty()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -53,5 +53,5 @@ def test_what_people_settled_is_known(sheet, kind):
         {"truth": "uncertain", "finding": "Edema", "truth_by": "dee", "truth_round": 0},
         {"truth": "present", "finding": "Fracture", "truth_by": "dee", "truth_round": 0},
     )
-    told = settled(sheet(*rows, kind=kind), KNOWN)
+    told = settled_in_export(sheet(*rows, kind=kind), KNOWN)
     assert told.rows() == [("a.png", "Pleural_Thickening", 0.0), ("a.png", "Mass", 1.0)]

@@ -5,8 +5,8 @@ import pytest
 
 from bpals.errors import TruthError, UsageError
 from bpals.findings import NIH
-from bpals.score import references
-from bpals.score.keys import key_of, with_inclusion, write_sheet
+from bpals.reviews import verdicts
+from bpals.reviews.verdicts import key_of, with_inclusion, write_sheet
 
 LISTED = pl.DataFrame(
     {"image_id": ["a.png", "b.png"], "finding": ["Mass", "Edema"], "value": [1.5, None],
@@ -27,7 +27,7 @@ def test_a_filled_sheet_is_read_with_its_chances(tmp_path):
     sheet = tmp_path / "list.csv"
     write_sheet(LISTED, sheet)
     sheet.write_text("image_id,finding,reader,verdict\na.png,Mass,,\nb.png,Edema,ann,HEDGE\n")
-    reads = references.load_reads(sheet, vocabulary=NIH)
+    reads = verdicts.load_reads(sheet, vocabulary=NIH)
     assert with_inclusion(reads.table, sheet).rows() == [("b.png", "Edema", "ann", "uncertain", 1e-05)]
     (notice,) = reads.notices
     assert (notice.code, notice.count) == ("key_used", 1)
@@ -38,7 +38,7 @@ def test_what_a_row_says_itself_stands_and_without_a_key_nothing_changes(tmp_pat
     """An inclusion in the sheet is older than the key; a pair the key does not know stays unknown."""
     sheet = tmp_path / "list.csv"
     sheet.write_text("image_id,finding,reader,verdict,inclusion\nb.png,Edema,ann,NO,0.5\nc.png,Mass,ann,NO,\n")
-    reads = references.load_reads(sheet, vocabulary=NIH).table
+    reads = verdicts.load_reads(sheet, vocabulary=NIH).table
     assert with_inclusion(reads, sheet).equals(reads)
     LISTED.write_csv(key_of(sheet))
     assert with_inclusion(reads, sheet)["inclusion"].to_list() == [0.5, None]
@@ -63,4 +63,4 @@ def test_a_file_that_is_no_key_is_refused(tmp_path):
     sheet.write_text("image_id,finding,reader,verdict\nb.png,Edema,ann,NO\n")
     key_of(sheet).write_text("film,chance\nb.png,1\n")
     with pytest.raises(TruthError, match="is not the key of a reading list"):
-        with_inclusion(references.load_reads(sheet, vocabulary=NIH).table, sheet)
+        with_inclusion(verdicts.load_reads(sheet, vocabulary=NIH).table, sheet)

@@ -4,8 +4,8 @@ import pytest
 
 from bpals.errors import UsageError
 from bpals.findings import NIH
-from bpals.score.manyreads import load_many
-from bpals.score.references import load_reads
+from bpals.reviews.verdicts import load_many
+from bpals.reviews.verdicts import load_reads
 
 HEADER = "image_id,finding,reader,verdict,inclusion\n"
 

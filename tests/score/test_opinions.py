@@ -6,7 +6,7 @@ import pytest
 from bpals.errors import TruthError, UsageError
 from bpals.findings import NODULE_OR_MASS, Group
 from bpals.score.opinions import Audited, about, opinions
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 
 @pytest.fixture

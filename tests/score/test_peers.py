@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bpals.errors import install_line
-from bpals.score import peers
+from bpals.score import opinions
 
 WITHOUT_CLEANLAB = """
 import sys
@@ -36,7 +36,7 @@ def test_pruned_claims_come_first_and_then_self_confidence():
         claimed.astype(int), np.c_[1 - p_present, p_present], filter_by="prune_by_noise_rate", n_jobs=1
     )
     doubt = np.where(claimed, 1 - p_present, p_present)
-    order = np.argsort(-peers.cleanlab_suspicion(claimed, p_present), kind="stable")
+    order = np.argsort(-opinions.cleanlab_suspicion(claimed, p_present), kind="stable")
     assert 0 < pruned.sum() < 4000
     assert pruned[order].tolist() == sorted(pruned, reverse=True)
     for chosen in (pruned[order], ~pruned[order]):

@@ -7,9 +7,9 @@ from bpals.errors import TruthError
 from bpals.findings import NODULE_OR_MASS
 from bpals.score.opinions import Audited
 from bpals.score.readers import readers
-from bpals.score.resamples import Resampling
+from bpals.score.intervals import Resampling
 from bpals.types import REVIEWS
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 FEW = Resampling(draws=40, seed=0)
 

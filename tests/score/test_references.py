@@ -5,7 +5,7 @@ import pytest
 
 from bpals.errors import BpalsError, TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Vocabulary
-from bpals.score import references
+from bpals.reviews import verdicts as verdicts_module
 from bpals.types import REVIEWS
 
 FOUR = "Image Index,Patient ID,Fracture,Pneumothorax,Airspace opacity,Nodule or mass,Set Id\n"
@@ -15,7 +15,7 @@ FOURTEEN = ",".join(finding.replace("_", " ") for finding in NIH.findings)
 
 def load(spec, **options):
     """Read a reference in NIH's vocabulary."""
-    return references.load(spec, vocabulary=NIH, **options)
+    return verdicts_module.load(spec, vocabulary=NIH, **options)
 
 
 def load_table(path):
@@ -179,7 +179,7 @@ def test_findings_that_the_audit_does_not_have_are_left_out(sheet):
     """A dataset without nodules has no group of nodules and masses."""
     path = sheet(FOUR + "a.png,1,NO,YES,NO,YES,val\nb.png,2,NO,NO,YES,NO,val\n")
     small = Vocabulary(name="small", findings=("Pneumothorax", "Mass"))
-    reference = references.load(f"four-findings={path}", vocabulary=small)
+    reference = verdicts_module.load(f"four-findings={path}", vocabulary=small)
     assert reference.truth["finding"].unique().to_list() == ["Pneumothorax"]
     assert reference.groups == ()
     assert [notice.count for notice in reference.notices] == [0, 1, 1]
@@ -287,7 +287,7 @@ def test_a_reference_that_cannot_be_is_refused(spec, options, error, says):
 def test_single_reads_are_kept_apart(sheet):
     """HEDGE is uncertain; `Nodule/mass` is the group; a reader who says two things is left out there only."""
     rows = "1,a,5,NO,YES,YES,HEDGE,test\n1,a,5,NO,YES,NO,HEDGE,test\n1,a,6,NO,NO,NO,NO,test\n"
-    reads = references.load_reads(sheet(READ + rows), vocabulary=NIH)
+    reads = verdicts_module.load_reads(sheet(READ + rows), vocabulary=NIH)
     assert reads.table.select("image_id", "finding", "reader", "verdict", "inclusion").sort(pl.all()).rows() == [
         ("a", "Airspace opacity", "6", "absent", None),
         ("a", "Nodule or mass", "5", "uncertain", None),
@@ -306,7 +306,7 @@ LONG = "image_id,finding,reader,verdict,inclusion\n"
 def test_a_long_file_of_reads_is_read_as_a_wide_one(sheet, tmp_path):
     """A row a finding, from CSV or Parquet; a blank verdict was not read, and the chance of being drawn is kept."""
     rows = "a,mass,5,yes,0.25\na,Nodule/mass,6,HEDGE,\nb,Mass,5,unreadable,1\nb,Mass,6,,1\n"
-    reads = references.load_reads(sheet(LONG + rows), vocabulary=NIH)
+    reads = verdicts_module.load_reads(sheet(LONG + rows), vocabulary=NIH)
     assert reads.table.schema == REVIEWS
     assert reads.table.rows() == [
         ("a", "Mass", "5", "present", 0.25),
@@ -316,7 +316,7 @@ def test_a_long_file_of_reads_is_read_as_a_wide_one(sheet, tmp_path):
     assert [group.name for group in reads.groups] == ["Nodule or mass"]
     assert reads.readers == ["5", "6"]
     reads.table.write_parquet(tmp_path / "reads.parquet")
-    assert references.load_reads(tmp_path / "reads.parquet", vocabulary=NIH).table.equals(reads.table)
+    assert verdicts_module.load_reads(tmp_path / "reads.parquet", vocabulary=NIH).table.equals(reads.table)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_a_long_file_of_reads_is_read_as_a_wide_one(sheet, tmp_path):
 def test_bad_reads_are_refused_in_one_line(sheet, text, says):
     """What is wrong, where, and what to write instead."""
     with pytest.raises(BpalsError) as refused:
-        references.load_reads(sheet(text), vocabulary=NIH)
+        verdicts_module.load_reads(sheet(text), vocabulary=NIH)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -346,14 +346,14 @@ def test_bad_reads_are_refused_in_one_line(sheet, text, says):
 def test_a_blank_sheet_says_which_words_are_taken(sheet):
     """Those of the reading list first."""
     with pytest.raises(TruthError, match="Write present, absent, uncertain or unreadable"):
-        references.load_reads(sheet(LONG + "a,Mass,5,,1\n"), vocabulary=NIH)
+        verdicts_module.load_reads(sheet(LONG + "a,Mass,5,,1\n"), vocabulary=NIH)
 
 
 @pytest.mark.parametrize("option", ["--reviews", "--readers"])
 def test_a_file_of_reads_that_is_not_there_names_its_option(tmp_path, option):
     """And no other."""
     with pytest.raises(TruthError) as refused:
-        references.load_reads(tmp_path / "none.csv", vocabulary=NIH, option=option)
+        verdicts_module.load_reads(tmp_path / "none.csv", vocabulary=NIH, option=option)
     assert str(refused.value).endswith(f"Check the path after {option}")
 
 
@@ -388,20 +388,20 @@ def test_unreadable_verdicts_settle_nothing(sheet):
 
 def test_reads_of_unknown_films_are_counted_and_none_at_all_is_refused(sheet):
     """The first unknown film is named."""
-    reads = references.load_reads(sheet(LONG + "a,Mass,5,YES,\nz,Mass,5,NO,\nz,Edema,5,NO,\n"), vocabulary=NIH)
-    kept = references.of_films(reads, pl.DataFrame({"image_id": ["a", "b"]}))
+    reads = verdicts_module.load_reads(sheet(LONG + "a,Mass,5,YES,\nz,Mass,5,NO,\nz,Edema,5,NO,\n"), vocabulary=NIH)
+    kept = verdicts_module.of_films(reads, pl.DataFrame({"image_id": ["a", "b"]}))
     assert kept.table["image_id"].to_list() == ["a"]
     (notice,) = kept.notices
     assert (notice.code, notice.count) == ("unknown_images", 2)
     assert "2 verdicts are about 1 film that is not in this dataset (first: z)" in notice.message
     with pytest.raises(TruthError, match="no read is about a film of this dataset"):
-        references.of_films(reads, pl.DataFrame({"image_id": ["q"]}))
+        verdicts_module.of_films(reads, pl.DataFrame({"image_id": ["q"]}))
 
 
 def test_reads_need_readers(sheet):
     """A file for all readers at once is no file of reads."""
     with pytest.raises(TruthError, match="no column 'reader'"):
-        references.load_reads(sheet(FOUR + "a,1,NO,NO,NO,NO,val\n"), vocabulary=NIH)
+        verdicts_module.load_reads(sheet(FOUR + "a,1,NO,NO,NO,NO,val\n"), vocabulary=NIH)
 
 
 def test_the_published_four_findings_are_read_whole(expert_folder):
@@ -417,7 +417,7 @@ def test_the_published_four_findings_are_read_whole(expert_folder):
 
 def test_the_published_reads_are_read_whole(expert_folder):
     """13,081 rows of 22 readers; four times a reader contradicts himself about opacity."""
-    reads = references.load_reads(expert_folder, vocabulary=NIH)
+    reads = verdicts_module.load_reads(expert_folder, vocabulary=NIH)
     assert reads.table["reader"].n_unique() == 22
     assert reads.table["image_id"].n_unique() == 4376
     assert reads.table.height == 13_081 * 3 - 2 * 4 - 2 * 4

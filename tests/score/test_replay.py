@@ -6,10 +6,10 @@ import pytest
 
 from bpals.errors import TruthError, UnknownName
 from bpals.findings import NIH
-from bpals.score import references
+from bpals.reviews import verdicts
 from bpals.score.replay import OURS, SPENDING, Spent, curves, holds, learning, replay, rivals, with_reads, yardsticks
-from bpals.score.resamples import Resampling
-from bpals.testing.reads import made_up_reads
+from bpals.score.intervals import Resampling
+from bpals.testing.fakes import made_up_reads
 from bpals.types import REVIEWS
 
 FEW = Resampling(draws=60)
@@ -176,8 +176,8 @@ def test_an_unknown_way_to_spend_is_refused():
 
 def test_the_real_reads_can_be_replayed(expert_folder):
     """All pairs of the validation images were read, two settle most, and reads without an order find as chance does."""
-    reads = references.load_reads(expert_folder / "four_findings_readers.csv", vocabulary=NIH, split="val")
-    truth = references.load(f"four-findings={expert_folder}", vocabulary=NIH, split="val").truth
+    reads = verdicts.load_reads(expert_folder / "four_findings_readers.csv", vocabulary=NIH, split="val")
+    truth = verdicts.load(f"four-findings={expert_folder}", vocabulary=NIH, split="val").truth
     asked = truth.with_columns(claimed=pl.lit(False), patient=pl.col("image_id").str.head(8).cast(pl.Int64))
     taken, notices = with_reads(asked, reads.table)
     assert notices == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bpals.errors import UsageError
-from bpals.score.resamples import Resamples, Resampling, interval
+from bpals.score.intervals import Resamples, Resampling, interval
 
 
 def test_the_films_of_a_patient_are_drawn_together():

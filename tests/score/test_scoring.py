@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import bpals
 from bpals.cli.score import score
 from bpals.errors import TruthError, UsageError, WorkspaceError, install_line
-from bpals.score.resamples import Resampling
-from bpals.scoring import scorecard
-from bpals.workspace import Workspace
+from bpals.score.intervals import Resampling
+from bpals.tasks.score import scorecard
+from bpals.store.workspace import Workspace
 
 FEW = Resampling(draws=20, seed=0)
 KEYS = ["reference", "split", "finding", "given", "method", "n", "errors"]
@@ -34,7 +34,7 @@ class Missing:
         if name.partition(".")[0] == "cleanlab":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Missing())
-from bpals.scoring import scorecard
+from bpals.tasks.score import scorecard
 card = scorecard(sys.argv[1], reference=f"table={sys.argv[2]}")
 print({row["method"] for row in card.rows}, [note.message for note in card.notes])
 """
@@ -273,7 +273,7 @@ def test_reads_keep_to_judged_films_if_asked(tmp_path):
     answers = half.judge("sharp").answers()
     some = answers.filter(pl.col("image_id").is_in(answers["image_id"].unique().sort()[:200].implode()))
     half.seal_judge("half", {"judge": "half"}, some.with_columns(judge=pl.lit("half")))
-    bpals.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, judges="sharp,half")
+    bpals.tasks.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, judges="sharp,half")
     truth = pl.read_csv(twojudges.EXAMPLES / "experts.csv").head(400)
     reads = [truth.select("image_id", "Effusion", reader=pl.lit(name)) for name in ("a", "b")]
     pl.concat(reads).write_csv(tmp_path / "reads.csv")

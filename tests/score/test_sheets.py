@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from bpals.errors import TruthError
-from bpals.score import sheets
+from bpals.reviews import verdicts
 
 GOOD = "Image ID,Mass\na.png, YES \nb.png,NO\n"
 
@@ -14,7 +14,7 @@ GOOD = "Image ID,Mass\na.png, YES \nb.png,NO\n"
 def refusal(path):
     """The one line with which a file is refused."""
     with pytest.raises(TruthError) as caught:
-        sheets.read(path)
+        verdicts.read_sheet(path)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -26,15 +26,15 @@ def refusal(path):
 )
 def test_a_sheet_is_read_as_written(sheet, content):
     """A byte order mark, CRLF, semicolons and blank lines do not matter; blanks around a cell go."""
-    read = sheets.read(sheet(content))
+    read = verdicts.read_sheet(sheet(content))
     assert read.cells.select("image id", "mass").rows() == [("a.png", "YES"), ("b.png", "NO")]
     assert read.titles == {"image id": "Image ID", "mass": "Mass"}
 
 
 def test_a_row_knows_its_line(sheet):
     """So that an error can name it, blank lines counted."""
-    read = sheets.read(sheet("Image ID,Mass\na.png,YES\n\nb.png,NO\n"))
-    assert read.cells[sheets.LINE].to_list() == [2, 4]
+    read = verdicts.read_sheet(sheet("Image ID,Mass\na.png,YES\n\nb.png,NO\n"))
+    assert read.cells[verdicts.LINE].to_list() == [2, 4]
     assert read.where(4).endswith("truth.csv, line 4")
 
 
@@ -42,14 +42,14 @@ def test_gzip_and_parquet_are_read_too(sheet, tmp_path):
     """The same rows from three kinds of file."""
     pl.DataFrame({"Image ID": ["a.png", "b.png"], "Mass": ["YES", "NO"]}).write_parquet(tmp_path / "t.parquet")
     rows = [("a.png", "YES"), ("b.png", "NO")]
-    assert sheets.read(sheet(gzip.compress(GOOD.encode()), "t.csv.gz")).cells.select("image id", "mass").rows() == rows
-    assert sheets.read(tmp_path / "t.parquet").cells.select("image id", "mass").rows() == rows
+    assert verdicts.read_sheet(sheet(gzip.compress(GOOD.encode()), "t.csv.gz")).cells.select("image id", "mass").rows() == rows
+    assert verdicts.read_sheet(tmp_path / "t.parquet").cells.select("image id", "mass").rows() == rows
 
 
 @pytest.mark.parametrize("header", ["a[x,y],b", '"a[x,y]",b'], ids=["unquoted", "quoted"])
 def test_a_bracketed_header_names_a_column_a_word(sheet, header):
     """NIH writes `OriginalImage[Width,Height]` over two values, without quotes."""
-    read = sheets.read(sheet(f"{header}\n1,2,3\n"))
+    read = verdicts.read_sheet(sheet(f"{header}\n1,2,3\n"))
     assert read.cells["b"].to_list() == ["3"]
 
 
@@ -116,5 +116,5 @@ def test_a_folder_instead_of_a_file_is_refused(tmp_path):
 
 def test_columns_are_found_without_reading_on(sheet):
     """A folder is sorted by columns; what cannot be read has none."""
-    assert sheets.columns(sheet(GOOD)) == ["image id", "mass"]
-    assert sheets.columns(sheet(b"\x1f\x8bnonsense", "x.csv.gz")) == []
+    assert verdicts.sheet_columns(sheet(GOOD)) == ["image id", "mass"]
+    assert verdicts.sheet_columns(sheet(b"\x1f\x8bnonsense", "x.csv.gz")) == []

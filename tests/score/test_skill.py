@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from bpals.findings import NIH
-from bpals.score import references
-from bpals.score.metrics import Curve
-from bpals.score.resamples import Resamples, Resampling, interval
+from bpals.reviews import verdicts
+from bpals.metrics import Curve
+from bpals.score.intervals import Resamples, Resampling, interval
 from bpals.score.skill import FEWEST_PATIENTS, Scores, Yardstick, skill
 from bpals.sources import nih
 from bpals.testing import tiny_dataset
@@ -170,7 +170,7 @@ def test_the_chexnet_panel_has_its_known_skill(record, data_folder):
     assert found["n"].unique().to_list() == [22_433]
     assert {row["finding"]: round(row["auroc"], 3) for row in found.iter_rows(named=True)} == PANEL_AUROC
     assert found["signal"].all()
-    reference = references.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val")
+    reference = verdicts.load(f"four-findings={data_folder / 'expert'}", vocabulary=NIH, split="val")
     against = dict(skill(table, record.claims, record.images, reference).select("finding", "against").iter_rows())
     assert {finding for finding, yardstick in against.items() if yardstick == "experts"} <= {"Pneumothorax"}
 

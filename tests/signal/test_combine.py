@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.chronology import patients, reports_of_films
-from bpals.judges import timeline
-from bpals.judges.network import Training
+from bpals.numeric import patients, reports_of_films
+from bpals.judges.record import fold_of
+from bpals.judges.record import Training
 from bpals.judges.record import RecordJudge
 from bpals.signal.combine import combine
 from bpals.signal.omissions import omissions
@@ -28,7 +28,7 @@ ROUNDING = 1e-6
 
 def folds(dataset):
     """The record judge's folds."""
-    return timeline.fold_of(patients(dataset.images).to_numpy().astype(np.str_), 3)
+    return fold_of(patients(dataset.images).to_numpy().astype(np.str_), 3)
 
 
 def eyes(dataset, seen, seed):
@@ -302,7 +302,7 @@ def test_flipping_a_claim_does_not_move_its_own_answer_though_the_record_is_read
     """From end to end: the record judge is fitted anew on the flipped claims, and so is the combination."""
     dataset = tiny_dataset(patients=120, seed=8)
     judge = RecordJudge(networks=2, folds=3, training=Training(epochs=1, steps=20, hidden=(8, 4)))
-    fold = timeline.fold_of(patients(dataset.images).to_numpy().astype(np.str_), judge.folds)
+    fold = fold_of(patients(dataset.images).to_numpy().astype(np.str_), judge.folds)
     seated = panel(dataset, seen(dataset), fold=fold)
 
     def answers(claims):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.signal import families as module
+from bpals.signal.families import SAMPLE
 from bpals.signal.families import KIN, families
 from bpals.signal.pairs import sigmoid
 from bpals.signal.voices import Voice
@@ -139,7 +139,7 @@ def test_the_effective_number_is_kish_s(count):
 
 def test_many_films_are_sampled_and_say_the_same():
     """Every so many films, evenly."""
-    one, other = alike(0.7, films=3 * module.SAMPLE)
+    one, other = alike(0.7, films=3 * SAMPLE)
     found = families([voice("a", one), voice("b", other)])
     assert found.correlation[0, 1] == pytest.approx(0.7, abs=0.02)
     assert members(found) == {("a", "b")}

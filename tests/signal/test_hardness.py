@@ -6,26 +6,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.chronology import patients
+from bpals.numeric import patients
 from bpals.findings import NIH, Group
-from bpals.score import references
+from bpals.reviews import verdicts
 from bpals.signal import flags
 from bpals.signal.calibrate import fold_of_patient
-from bpals.signal.hardness import (
-    FEWEST_OF_FINDING,
-    FEWEST_PAIRS,
-    Conditions,
-    Hard,
-    Lesson,
-    Subject,
-    disagreements,
-    judges_split,
-    learn,
-    quarrel,
-)
+from bpals.signal.hardness import FEWEST_OF_FINDING, FEWEST_PAIRS, Conditions, Hard, Lesson, Subject, disagreements, judges_split, learn, quarrel
 from bpals.signal.reasons import Flagged, flag_reasons
 from bpals.types import REVIEWS
-from bpals.workspace import Workspace
+from bpals.store.workspace import Workspace
 
 FILMS = 3000
 
@@ -258,7 +247,7 @@ def test_on_real_reads_low_trust_is_split_more_often_where_it_is_called_hard(nih
         claim, p = (its["says"] == "present").to_numpy().astype(float), its["p_present"].to_numpy()
         nothing = np.zeros(films.height)
         subjects.append(Subject(finding=finding, states=claim, p_present=p, spread=nothing, quarrel=nothing))
-    read = references.load_reads(data_folder / "expert" / "four_findings_readers.csv", vocabulary=NIH, split="val")
+    read = verdicts.load_reads(data_folder / "expert" / "four_findings_readers.csv", vocabulary=NIH, split="val")
     lesson = learn(subjects, conditions, read.table, films["image_id"])
     assert lesson.told["pairs"] == 7236
     seen = disagreements(read.table).join(films.select("image_id").with_row_index("row"), on="image_id")

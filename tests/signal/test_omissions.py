@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.chronology import reports_of_films
+from bpals.numeric import reports_of_films
 from bpals.signal.omissions import BELIEVED, CAREFUL, omissions
 from bpals.types import IMAGES
 

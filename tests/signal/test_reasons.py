@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import shape
-from bpals.chronology import reports_of_films
+from bpals.numeric import reports_of_films
 from bpals.findings import Group
 from bpals.signal import reasons
 from bpals.signal.devices import Asked

@@ -3,7 +3,7 @@
 import pytest
 
 from bpals.errors import SourceError
-from bpals.sources import table
+from bpals.sources import tabular
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def load(tmp_path):
         content = text if isinstance(text, bytes) else text.encode()
         (tmp_path / name).write_bytes(content)
         (tmp_path / "my.toml").write_text(mapping)
-        return table.load(tmp_path / name, tmp_path / "my.toml")
+        return tabular.load(tmp_path / name, tmp_path / "my.toml")
 
     return load
 

@@ -5,7 +5,7 @@ import re
 import polars as pl
 import pytest
 
-from bpals.sources import table
+from bpals.sources import tabular
 
 LIST = """
 [columns]
@@ -101,7 +101,7 @@ def test_a_parquet_list_needs_no_delimiter(load, tmp_path, said):
     """The words of a list column are apart already, whatever is in them."""
     load(lists("Mass", "Edema"), LIST)
     pl.DataFrame({"file": ["a", "b", "c"], "labels": [["Mass", "Edema"], ["normal"], []]}).write_parquet(tmp_path / "p")
-    assert said(table.load(tmp_path / "p", tmp_path / "my.toml")) == {"a": "++", "b": "--", "c": ".."}
+    assert said(tabular.load(tmp_path / "p", tmp_path / "my.toml")) == {"a": "++", "b": "--", "c": ".."}
 
 
 def test_other_labels_are_counted_by_film(load):

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from bpals.errors import SourceError
-from bpals.sources import table
+from bpals.sources import tabular
 
 TABLES = {
     "chexpert": "chexpert_train.csv.gz",
@@ -23,7 +23,7 @@ def datasets(xrv_tables):
     loaded = {}
     for name, file in TABLES.items():
         start = time.perf_counter()
-        loaded[name] = (table.load(xrv_tables / file, name), time.perf_counter() - start)
+        loaded[name] = (tabular.load(xrv_tables / file, name), time.perf_counter() - start)
     return loaded
 
 
@@ -169,4 +169,4 @@ def test_a_large_table_loads_in_a_few_seconds(datasets):
 def test_a_mapping_for_another_table_is_refused(xrv_tables):
     """It says which table it is for, and how to go on."""
     with pytest.raises(SourceError, match=r"no column is called 'Path'.*Is it CheXpert .*--mapping FILE\.toml"):
-        table.load(xrv_tables / TABLES["vindr"], "chexpert")
+        tabular.load(xrv_tables / TABLES["vindr"], "chexpert")

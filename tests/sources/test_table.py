@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from bpals.sources import table
+from bpals.sources import tabular
 from bpals.types import IMAGES, claims_schema
 
 COLUMNS = """
@@ -65,7 +65,7 @@ def test_parquet_and_gzip_say_the_same_as_csv(load, tmp_path):
     plain = load(text, COLUMNS)
     packed = load(gzip.compress(text.encode()), COLUMNS, "t.csv.gz")
     pl.read_csv(text.encode()).write_parquet(tmp_path / "t.parquet")
-    columnar = table.load(tmp_path / "t.parquet", tmp_path / "my.toml")
+    columnar = tabular.load(tmp_path / "t.parquet", tmp_path / "my.toml")
     for other in (packed, columnar):
         assert other.images.equals(plain.images)
         assert other.claims.equals(plain.claims)

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bpals.errors import SourceError
-from bpals.sources.tablefile import open_table
-from bpals.tablefile import LIST_SEPARATOR
+from bpals.sources.mapping import open_table
+from bpals.store.tables import LIST_SEPARATOR
 
 
 def refusal(path):

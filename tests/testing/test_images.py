@@ -10,7 +10,7 @@ import pytest
 
 from bpals.errors import ContractBroken, JudgeError
 from bpals.findings import NIH, Vocabulary
-from bpals.judges.plain import judge
+from bpals.judges.function import judge
 from bpals.judges.stub import StubJudge
 from bpals.testing import check_image_judge, tiny_film
 from bpals.types import JudgeCard, Question, Reply

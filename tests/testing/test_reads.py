@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from bpals.testing.reads import made_up_reads
+from bpals.testing.fakes import made_up_reads
 from bpals.types import REVIEWS
 
 

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from bpals.errors import UsageError
-from bpals.score.metrics import Curve
+from bpals.metrics import Curve
 from bpals.testing import skilled, tiny_dataset, tiny_film
 from bpals.types import answers_schema
 

@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bpals.audit import Run
-from bpals.audit import audit as run_audit
-from bpals.cli.progress import bar
-from bpals.cli.reads import given_files
-from bpals.plural import several
-from bpals.sealedfilms import summary
+from bpals.tasks.audit import Run
+from bpals.tasks.audit import audit as run_audit
+from bpals.cli.terminal import bar
+from bpals.cli.terminal import given_files
+from bpals.text import several
+from bpals.store.workspace import summary
 
 
 def audit(  # noqa: PLR0913  an option of the command is a parameter

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from bpals.errors import SourceError, install_line
-from bpals.ledger import old_sqlite, unfit
+from bpals.store.ledger import old_sqlite, unfit
 from bpals.sources import nih
 from bpals.version import VERSION
 

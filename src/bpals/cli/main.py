@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from bpals.cli.audit import audit
 from bpals.cli.doctor import doctor
-from bpals.cli.invocation import Invocation
+from bpals.cli.terminal import Invocation
 from bpals.cli.judge import app as judge
 from bpals.cli.probe import app as probe
 from bpals.cli.rate import app as rate

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bpals.judges.lite0 import build as build_lite0
+from bpals.judges.backbone import build as build_lite0
 
 app = typer.Typer(
     name="probe",

@@ -4,22 +4,456 @@ from __future__ import annotations
 
 import json
 import sys
+import webbrowser
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
-
+from typing import Annotated, Any
 import typer
-
-from bpals.cli.reads import given_files
-from bpals.cli.reviewaccount import app as account
-from bpals.cli.reviewfiles import export, import_
-from bpals.cli.reviewprogress import progress
-from bpals.cli.reviewserve import serve, verify_log
+from bpals.cli.terminal import bar
+from bpals.tasks.demo import make_demo
+from bpals.errors import MissingExtra
+from bpals.text import several
+from bpals.store.workspace import DEMO
+from getpass import getpass
+from typing import Annotated
 from bpals.errors import UsageError
-from bpals.plural import several
-from bpals.readinglist import ReadingList, reading_list
-from bpals.score.keys import write_sheet
+from collections.abc import Iterable
+from bpals.tasks.review_files import FORMATS, as_json, export_reviews, import_reviews
+from bpals.types import Notice
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from rich.console import Console
+from rich.table import Table
+from bpals.cli.score import sheet
+from bpals.tasks.study_progress import study_progress
+from bpals.cli.terminal import given_files
+from bpals.tasks.reading_list import ReadingList, reading_list
+from bpals.reviews.verdicts import write_sheet
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
+
+
+PACKAGES = ("fastapi", "uvicorn", "argon2", "pyotp", "joserfc", "httpx")
+FOUND = 1
+"""The exit code where a log was changed."""
+
+WORKSPACE = Annotated[Path, typer.Option(help="The folder of the audit.")]
+LEDGER = Annotated[
+    str | None, typer.Option("--ledger", metavar="URL", help="A ledger on PostgreSQL, instead of the workspace's own.")
+]
+
+
+def load_room() -> Any:
+    """Load the reading room: it needs packages that the core has not."""
+    if any(find_spec(package) is None for package in PACKAGES):
+        raise MissingExtra.of("the reading room", "review")
+    return import_module("bpals.tasks.serve")
+
+
+def serve(  # noqa: PLR0913  an option of the command is a parameter
+    workspace: Annotated[
+        Path | None, typer.Option(help="The folder of the audit; by default audit, and demo for the demo.")
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The films: a folder, a tar or a zip; given once, remembered.")
+    ] = None,
+    study: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A study file; by default one reader, every finding.")
+    ] = None,
+    ledger: LEDGER = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen at; 0 takes a free one.")] = 8765,
+    behind_proxy: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A proxy at this address speaks TLS for the room.")
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="What readers type, where it is not the address above.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Speak TLS with this certificate ...")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="... and its key.")] = None,
+    oidc: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Let people in by an OIDC provider, named in a TOML file.")
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Read 120 drawn films: nothing to download.")] = False,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR: how much is logged.")] = "WARNING",
+) -> None:
+    """Open the reading room: read the films whose labels are most in doubt, blind first."""
+    rooms = load_room()
+    home = workspace or (DEMO if demo else Path("audit"))
+    if demo:
+        with bar() as drawn:
+            task = drawn.add_task("starting", total=1.0)
+            made = make_demo(home, progress=lambda what, share: drawn.update(task, description=what, completed=share))
+        images = images or made.images
+    binding = rooms.Binding(
+        host=host, port=port, certificate=tls_cert, key=tls_key, behind_proxy=behind_proxy, public=public_url
+    )
+    opening = rooms.Opening(workspace=home, images=images, study=study, ledger=ledger, oidc=oidc, binding=binding)
+    rooms.serve_room(opening, ready=_greeter(open_browser=browser and sys.stdout.isatty()), level=log_level.upper())
+
+
+def _greeter(*, open_browser: bool) -> Callable[[Any], None]:
+    def greet(room: Any) -> None:
+        for notice in room.notices:
+            print(f"note: {notice.message}", file=sys.stderr)
+        films = several(room.cases, "film")
+        print(f"{films} to read, the most doubtful first. Ctrl-C closes the room; what was read is kept.")
+        print(f"Open: {room.entrance}", flush=True)
+        if open_browser:
+            webbrowser.open(room.entrance)
+
+    return greet
+
+
+def verify_log(
+    workspace: WORKSPACE = Path("audit"),
+    ledger: LEDGER = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The head that was printed before: nothing up to it may be missing."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+) -> None:
+    """Check that nothing in the log of the reading room was edited, removed or put in another order."""
+    told = load_room().verify_log(workspace, ledger=ledger, head=head)
+    if as_json:
+        end = {"sequence": told.head.sequence, "hash": told.head.hash}
+        print(json.dumps({"whole": not told.found, "found": told.found, "head": end}, indent=1))
+    elif told.found:
+        print("\n".join(told.found))
+    else:
+        since = "" if head is None else ", and nothing of what was there with that head is missing"
+        print(f"The log is whole{since}.")
+        print(f"Head: {told.head}")
+    if told.found:
+        raise typer.Exit(FOUND)
+
+
+NAME = Annotated[str, typer.Argument(help="The account.")]
+HERE = "command line"
+"""Who made a change, as the log says it."""
+
+account_app = typer.Typer(
+    name="account",
+    help="Say who may enter the reading room.",
+    epilog="Example: bpals review account add anna --role reader",
+    no_args_is_help=True,
+)
+
+
+@account_app.callback()
+def _before_account_command() -> None:
+    """Say who may enter the reading room."""
+
+
+@account_app.command("add", epilog="Example: bpals review account add anna --role reader")
+def add(
+    name: NAME,
+    role: Annotated[str, typer.Option(help="reader, adjudicator or admin.")] = "reader",
+    totp: Annotated[bool, typer.Option("--totp", help="Ask for a code at login too.")] = False,
+    email: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Enter by OIDC with this address, and without a password.")
+    ] = None,
+    oidc: Annotated[Path | None, typer.Option(metavar="FILE", help="The OIDC provider that knows the address.")] = None,
+    workspace: WORKSPACE = Path("audit"),
+    ledger: LEDGER = None,
+) -> None:
+    """Make an account; its password is asked for, or read from a pipe."""
+    rooms = load_room()
+    subject = rooms.invitation(oidc, email) if email else None
+    with rooms.office(workspace, ledger) as office:
+        made = office.make(name, role, password=None if subject else _password(name), subject=subject, by=HERE)
+        print(f"{made.name} may enter as {made.role}.")
+        if totp:
+            print(f"For the app: {office.add_second_factor(made, 'bpals reading room', by=HERE)}")
+
+
+@account_app.command("list", epilog="Example: bpals review account list --json")
+def list_(
+    workspace: WORKSPACE = Path("audit"),
+    ledger: LEDGER = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+) -> None:
+    """List who may enter."""
+    cards = load_room().list_accounts(workspace, ledger)
+    rows = [
+        {"name": card.account.name, "role": card.account.role, "password": card.password, "totp": card.totp,
+         "oidc": card.subject is not None, "disabled": card.disabled}
+        for card in cards
+    ]  # fmt: skip
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        ways = ", ".join(way for way in ("password", "totp", "oidc") if row[way]) or "a login link"
+        print(f"{row['name']:<24} {row['role']:<12} {ways}{', disabled' if row['disabled'] else ''}")
+    if not rows:
+        print("Nobody yet. Type: bpals review account add NAME --role admin")
+
+
+@account_app.command("password", epilog="Example: bpals review account password anna")
+def password(name: NAME, workspace: WORKSPACE = Path("audit"), ledger: LEDGER = None) -> None:
+    """Give somebody a new password; whoever is in by the old one is out."""
+    with load_room().office(workspace, ledger) as office:
+        office.set_password(office.named(name), _password(name), by=HERE)
+        print(f"{name} has a new password.")
+
+
+@account_app.command("disable", epilog="Example: bpals review account disable anna")
+def disable(
+    name: NAME,
+    again: Annotated[bool, typer.Option("--enable", help="Let them in again.")] = False,
+    workspace: WORKSPACE = Path("audit"),
+    ledger: LEDGER = None,
+) -> None:
+    """Let nobody in by an account any more; what was read by it stays."""
+    with load_room().office(workspace, ledger) as office:
+        office.set_disabled(office.named(name), disabled=not again, by=HERE)
+        print(f"{name} may {'' if again else 'not '}enter.")
+
+
+def _password(name: str) -> str:
+    """Ask for a password twice, or read a line from a pipe."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    given = getpass(f"Password of {name}: ")
+    if getpass("Again: ") != given:
+        raise UsageError("the two passwords differ. Type the command again")
+    return given
+
+
+AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
+FORMAT = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+
+
+def export(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="A new file, or for dicom-sr a new folder.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; .csv and .parquet tell it by themselves.")
+    ] = None,
+    workspace: WORKSPACE = Path("audit"),
+    images: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The films, where the workspace does not know them.")
+    ] = None,
+    ledger: LEDGER = None,
+    as_json_: AS_JSON = False,
+) -> None:
+    """Write every review to a file: one row a reader, film, finding and phase. Nothing is overwritten."""
+    with bar() as drawn:
+        task = drawn.add_task("starting", total=1.0)
+        told = export_reviews(
+            workspace,
+            out,
+            format=format_,
+            images=images,
+            ledger=ledger,
+            progress=lambda what, share: drawn.update(task, description=what, completed=share),
+        )
+    if as_json_:
+        record = {"path": str(told.path), "reviews": told.reviews, "files": told.files}
+        print(json.dumps({**record, "notices": [notice.message for notice in told.notices]}, indent=1))
+    else:
+        reports = f", {told.files:,} reports" if told.files > 1 else ""
+        print(f"{several(told.reviews, 'review')} in {told.path}{reports}")
+    _note(told.notices)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export, or any sheet with one row a read.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; by default its content tells.")
+    ] = None,
+    reader: Annotated[str | None, typer.Option(metavar="NAME", help="Who read, where the file names nobody.")] = None,
+    workspace: WORKSPACE = Path("audit"),
+    ledger: LEDGER = None,
+    as_json_: AS_JSON = False,
+) -> None:
+    """Bring the reads of a file into the workspace, all or none; what was brought in before stays as it is."""
+    with bar() as drawn:
+        task = drawn.add_task("starting", total=1.0)
+        told = import_reviews(
+            workspace,
+            file,
+            format=format_,
+            reader=reader,
+            ledger=ledger,
+            progress=lambda what, share: drawn.update(task, description=what, completed=share),
+        )
+    if as_json_:
+        print(json.dumps(as_json(told), indent=1, ensure_ascii=False))
+    else:
+        new = told.reviews
+        fresh, known = several(new.height, "is", "are"), several(told.already, "was", "were")
+        print(f"{several(told.read, 'read')} in {file}: {fresh} new, {known} here already")
+        if new.height:
+            print(f"films: {new['image_id'].n_unique():,}, readers: {new['reader'].n_unique():,}")
+    _note(told.notices)
+
+
+def _note(notices: Iterable[Notice]) -> None:
+    for notice in notices:
+        print(f"note: {notice.message}", file=sys.stderr)
+
+
+WIDTH = 110
+"""Columns of a table that is written to a file or a pipe, where COLUMNS does not say how many."""
+APART = 2
+"""Blanks between two columns."""
+VERSION = slice(len("sha256:"), len("sha256:") + 12)
+"""What is shown of a signal's hash."""
+
+Row = Mapping[str, Any]
+
+
+def progress(
+    workspace: Annotated[Path, typer.Option(help="The folder of the audit.")] = Path("audit"),
+    study: Annotated[str | None, typer.Option(metavar="NAME", help="Which study; by default the last.")] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option("--ledger", metavar="URL", help="A ledger on PostgreSQL, instead of the workspace's own."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+) -> None:
+    """Say how far a study is: errors confirmed, the error rate, pace, agreement, and what is still needed."""
+    told = study_progress(workspace, study=study, ledger=ledger)
+    if as_json:
+        print(json.dumps(told, indent=1, allow_nan=False))
+        return
+    _print_progress(told)
+    for notice in told["notices"]:
+        print(f"note: {notice}", file=sys.stderr)
+
+
+def _print_progress(told: Row) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console = Console(highlight=False, width=WIDTH)
+    for line in _sentences(told):
+        print(line)
+    shown = [_errors(told["errors"])]
+    shown.append(_agreement("Readers of the same pair (95 %)", told["agreement"], "finding", "films"))
+    shown.append(_agreement("Each reader, reading a film again (95 %)", told["within"], "first", "repeats"))
+    shown.append(_agreement("Each reader and the consensus (95 %)", told["against"], "first", "films"))
+    shown.append(_lessons(told["lessons"]))
+    for title, (head, *rows) in shown:
+        if rows:
+            console.print(*_fitting(title, head, rows, console.width))
+
+
+def _sentences(told: Row) -> list[str]:
+    counted = told["counts"]
+    first = (
+        f"{several(counted['readings'], 'reading')} and {several(counted['repeats'], 'repeat')} by "
+        f"{several(counted['readers'], 'reader')}; {several(counted['reads'], 'read')} of "
+        f"{several(counted['pairs'], 'pair')} on {several(counted['films'], 'film')} vote"
+    )
+    if counted["unaudited"]:
+        first += f", {counted['unaudited']:,} about findings that are not audited do not"
+    lines = [first]
+    if told["pace"]:
+        whole = told["pace"][0]
+        seconds = "less than a second" if whole["median_s"] < 1 else f"{whole['median_s']:.0f} s"
+        lines.append(
+            f"{several(round(whole['per_hour']), 'film')} an hour of active time, half of them within {seconds}"
+        )
+    if told["series"]:
+        last = told["series"][-1]
+        ends = [last[name] for name in ("random", "random_low", "random_high")]
+        at_random = "" if None in ends else "; at random it would be {:.1f} ({:.1f} to {:.1f})".format(*ends)
+        lines.append(f"{several(last['found'], 'error')} found in {several(last['reads'], 'reading')}{at_random}")
+    least = told["least"]
+    if told["errors"]:
+        lines.append(
+            f"an error rate is told from {least['films']} films on that were drawn at random, unless its interval is "
+            f"wider than {least['width']:g}; agreement from films of {least['patients']} patients on"
+        )
+    return [*lines, told["stopping"]["words"]]
+
+
+def _errors(rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
+    head = [
+        "finding",
+        "pairs\nread",
+        "settled",
+        "wrong",
+        "said\npresent",
+        "said\nabsent",
+        "films at\nrandom",
+        "rate (95 %)",
+    ]
+    names = ("pairs", "settled", "confirmed", "present", "absent")
+    return "Errors confirmed, and the error rate of all claims", [
+        head,
+        *(
+            [row["finding"], *(f"{row[name]:,}" for name in names), f"{row['films'] or 0:,}", _rate(row)]
+            for row in rows
+        ),
+    ]
+
+
+def _rate(row: Row) -> str:
+    if not row["enough"]:
+        return f"too few reads\nyet ({row['films'] or 0:,})"
+    return f"{row['rate']:.3f}\n{row['low']:.3f} to {row['high']:.3f}"
+
+
+def _agreement(title: str, rows: Sequence[Row], who: str, what: str) -> tuple[str, list[list[str]]]:
+    head = [who if who == "finding" else "reader", "pairs", "alike", "positive", "negative", "kappa", "AC1", "alpha"]
+    names = ("agreement", "positive", "negative", "fleiss" if who == "finding" else "kappa", "ac1", "alpha")
+    body = []
+    for row in rows:
+        figures = [_figure(row, name) for name in names]
+        few = [f"too few\n{what} ({row['patients']:,})", *(["-"] * (len(names) - 1))]
+        body.append([str(row[who]), f"{row['n']:,}", *(figures if row["enough"] else few)])
+    return title, [head, *body]
+
+
+def _figure(row: Row, name: str) -> str:
+    if row[name] is None:
+        return "-"
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return f"{row[name]:.2f}" if low is None else f"{row[name]:.2f}\n{low:.2f} to {high:.2f}"
+
+
+def _lessons(rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
+    head = ["lesson", "readings", "reads", "findings\nchanged", "trusts\nchanged", "flags\nchanged", "signal"]
+    return "What was read became a new signal", [
+        head,
+        *(
+            [
+                row["at"][:16].replace("T", " "),
+                *(f"{n:,}" for n in (row["readings"], row["reads"], len(row["findings"]))),
+                *(f"{row['changed'][name]:,}" for name in ("trust", "flag")),
+                row["version"][VERSION],
+            ]
+            for row in rows
+        ),
+    ]
+
+
+def _fitting(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Table]:
+    """Make one table, or several under each other that repeat the first column where all columns are too wide."""
+    texts = list(zip(head, *rows, strict=True))
+    wide = [max(len(line) for text in column for line in text.split("\n")) + APART for column in texts]
+    starts = [1]
+    used = wide[0]
+    for at in range(1, len(head)):
+        if at > starts[-1] and used + wide[at] > width:
+            starts.append(at)
+            used = wide[0]
+        used += wide[at]
+    tables = []
+    for begin, end in pairwise([*starts, len(head)]):
+        table = sheet(title if begin == 1 else "", [head[0]], head[begin:end])
+        for row in rows:
+            table.add_row(row[0], *row[begin:end])
+        tables.append(table)
+    return tables
+
 
 app = typer.Typer(
     name="review",
@@ -35,7 +469,7 @@ def _before_any_command() -> None:
 
 
 app.command("serve", epilog="Example: bpals review serve --workspace audit --images films")(serve)
-app.add_typer(account)
+app.add_typer(account_app)
 app.command("verify-log", epilog="Example: bpals review verify-log --workspace audit")(verify_log)
 app.command("progress", epilog="Example: bpals review progress --workspace audit --json")(progress)
 app.command("export", epilog="Example: bpals review export --format label-studio --out tasks.json")(export)

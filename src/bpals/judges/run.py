@@ -33,7 +33,7 @@ from bpals.judges.shown import Open, Shown
 from bpals.judges.snapshot import Meter, Snapshot, State, Tally
 from bpals.judges.waiting import wait_for
 from bpals.judges.writer import Note, Writer
-from bpals.ledger import AskedFilm, Attempt, Ledger
+from bpals.store.ledger import AskedFilm, Attempt, Ledger
 from bpals.types import Film, Question, Refusal, Reply
 
 T = TypeVar("T")

@@ -7,20 +7,100 @@ are all the same, answer words of several tokens, another model's name.
 
 from __future__ import annotations
 
+import hashlib
+import io
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from PIL import Image
+from bpals.types import Film
 import asyncio
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
 from bpals.errors import JudgeError
-from bpals.judges import controls
 from bpals.judges.line import GaveUp
 from bpals.judges.openai import Method, OpenAIJudge
 from bpals.judges.protocol import Line, R, Read, RequestRefused
-from bpals.judges.words import WRAPPING
+from bpals.judges.prompts import WRAPPING
 from bpals.types import Film, Question, Reply
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from bpals.judges.protocol import ChatJudge, ImageJudge
+from bpals.judges.run import Plan, lines
+from bpals.judges.waiting import wait_for
+from bpals.text import several
+from bpals.types import Film, Reply
+
+
+SEED = 20171
+BITS = 255
+
+
+def control_images(side_px: int) -> tuple[tuple[str, Film | None], ...]:
+    """Make the four controls, named, in the size of the prepared films: no film, black, a mean chest film, noise.
+
+    The same size gives the same pixels on every machine, so that a control asked once is never asked again.
+    """
+    noise = np.random.default_rng(SEED).integers(0, BITS + 1, size=(side_px, side_px), dtype=np.uint8)
+    return (
+        ("none", None),
+        ("black", _film(np.zeros((side_px, side_px), dtype=np.uint8))),
+        ("mean", _film(_mean_chest(side_px))),
+        ("noise", _film(noise)),
+    )
+
+
+def offsets(replies: pl.DataFrame) -> dict[str, list[float | None]]:
+    """Average a judge's logits over the controls: subject -> `[present, absent]`, null where it answered none.
+
+    `replies` has a row a control and question: `control`, `subject`, `polarity` and `logit`, null if not answered.
+    """
+    means = _wide(replies).group_by("subject", maintain_order=True).agg(pl.mean("present"), pl.mean("absent"))
+    return {subject: [present, absent] for subject, present, absent in means.iter_rows()}
+
+
+def spread(replies: pl.DataFrame) -> dict[str, float | None]:
+    """Say how far the controls are apart: largest less smallest evidence (present - absent) / 2, subject by subject.
+
+    It is null for a subject that was not answered in both polarities on two controls.
+    """
+    evidence = _wide(replies).with_columns(e=(pl.col("present") - pl.col("absent")) / 2).drop_nulls("e")
+    apart = pl.when(pl.len() > 1).then(pl.max("e") - pl.min("e"))
+    found = dict(evidence.group_by("subject").agg(apart).iter_rows())
+    return {subject: found.get(subject) for subject in replies["subject"].unique(maintain_order=True)}
+
+
+def _wide(replies: pl.DataFrame) -> pl.DataFrame:
+    """Lay the two polarities of each control and subject beside each other."""
+    sides = (pl.col("logit").filter(pl.col("polarity") == side).first().alias(side) for side in ("present", "absent"))
+    return replies.group_by("control", "subject", maintain_order=True).agg(sides).drop("control")
+
+
+def _mean_chest(side_px: int) -> npt.NDArray[np.uint8]:
+    """Draw what thousands of frontal films average to: two dark lungs, a bright middle and belly, nothing sharp."""
+    y, x = np.mgrid[0:side_px, 0:side_px].astype(np.float64) / max(side_px - 1, 1)
+
+    def bump(at_x: float, at_y: float, across: float, down: float) -> npt.NDArray[np.float64]:
+        return np.asarray(np.exp(-(((x - at_x) / across) ** 2) - ((y - at_y) / down) ** 2))
+
+    body = bump(0.5, 0.55, 0.55, 0.75)
+    lungs = bump(0.3, 0.45, 0.13, 0.27) + bump(0.7, 0.45, 0.13, 0.27)
+    middle = bump(0.54, 0.6, 0.12, 0.3)
+    grey = 0.08 + 0.62 * body - 0.42 * lungs + 0.2 * middle
+    return np.asarray(np.round(np.clip(grey, 0, 1) * BITS), dtype=np.uint8)
+
+
+def _film(pixels: npt.NDArray[np.uint8]) -> Film:
+    height_px, width_px = pixels.shape
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).save(encoded, format="PNG")
+    # Named by its pixels: encoders differ between versions, the control does not.
+    named = hashlib.sha256(f"{width_px}x{height_px} ".encode() + pixels.tobytes()).hexdigest()
+    return Film(sha256=named, png=encoded.getvalue(), width_px=width_px, height_px=height_px)
+
 
 LOW_MASS = 0.9
 SAME = 1e-6
@@ -138,7 +218,7 @@ class _Trial:
         joint = [list(questions[:half]), list(questions[half:])]
         self.requests = [part for part in joint if part] if judge.layout == "joint" else [[q] for q in questions[:2]]
         side_px = max(films[0].width_px, films[0].height_px) if films else SIDE_PX
-        self.images = [film for _, film in controls.films(side_px) if film] + list(films)
+        self.images = [film for _, film in control_images(side_px) if film] + list(films)
         self.films = list(films) or self.images[1:2]
 
     @property
@@ -398,3 +478,73 @@ def _check_model(trial: _Trial, asked: str) -> str:
 def base_name(model: str) -> str:
     """Give a model's name without the path or the organisation before it."""
     return model.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1]
+
+
+EXPECTED = 0.06
+"""Nats. What batching and prefix caches were seen to move a logit by on one server; more is another judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How far answers moved when the same questions were asked again."""
+
+    questions: int
+    other_outcome: int
+    """Questions that were answered once and not the other time."""
+    compared: int
+    mean: float | None
+    """Of the distance between the two logits, in nats; null where none was answered twice."""
+    largest: float | None
+    beyond: int
+    """Answers that moved by more than .06 nat."""
+
+    @property
+    def sentence(self) -> str:
+        """Say it in one line."""
+        asked = several(self.questions, "question")
+        if self.mean is None or self.largest is None:
+            return f"drift: {asked} asked again, none answered both times"
+        return (
+            f"drift: {asked} asked again; answers moved by {self.mean:.4f} nat on average, "
+            f"{self.largest:.4f} at most, {self.beyond:,} by more than {EXPECTED}; "
+            f"{several(self.other_outcome, 'has', 'have')} another outcome"
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Write it out."""
+        return asdict(self)
+
+
+def measure(before: Sequence[tuple[str, float | None]], after: Sequence[Reply]) -> Drift:
+    """Compare outcome and logit of the same questions, then and now."""
+    moved = [
+        abs(logit - reply.logit)
+        for (_, logit), reply in zip(before, after, strict=True)
+        if logit is not None and reply.logit is not None
+    ]
+    return Drift(
+        questions=len(before),
+        other_outcome=sum(said != reply.outcome for (said, _), reply in zip(before, after, strict=True)),
+        compared=len(moved),
+        mean=sum(moved) / len(moved) if moved else None,
+        largest=max(moved, default=None),
+        beyond=sum(distance > EXPECTED for distance in moved),
+    )
+
+
+def ask_again(judge: ImageJudge | ChatJudge, films: Mapping[str, Film], plan: Plan) -> dict[str, Sequence[Reply]]:
+    """Ask every question about some films again; nothing is written."""
+    if isinstance(judge, ChatJudge):
+        return wait_for(_ask_lines(judge, films, plan))
+    return {image_id: judge.ask(film, plan.questions) for image_id, film in films.items()}
+
+
+async def _ask_lines(judge: ChatJudge, films: Mapping[str, Film], plan: Plan) -> dict[str, Sequence[Reply]]:
+    size = min(judge.at_once, len(plan.questions))
+    chunks = [plan.questions[at : at + size] for at in range(0, len(plan.questions), size)]
+    said: dict[str, Sequence[Reply]] = {}
+    async with lines(plan.endpoints, plan.pace) as open_line:
+        for image_id, film in films.items():
+            parts = await asyncio.gather(*(judge.ask_line(film, chunk, open_line()) for chunk in chunks))
+            said[image_id] = [reply for part in parts for reply in part]
+    return said

@@ -19,7 +19,7 @@ import polars as pl
 
 from bpals.errors import UsageError
 from bpals.findings import Vocabulary
-from bpals.judges.plain import UnreadableFilm
+from bpals.judges.function import UnreadableFilm
 from bpals.types import OUTCOME, Film, JudgeCard, Outcome, Question, Reply, answers_schema
 
 VERSION = "1"

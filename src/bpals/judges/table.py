@@ -6,21 +6,143 @@ are matched by stem. What cannot be a score stops with its place; what is left o
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from bpals.errors import JudgeError, UnknownName
+from dataclasses import dataclass
+import polars as pl
+from bpals.errors import JudgeError
+from bpals.findings import fold
+from bpals.store.tables import RawTable, open_table
+from bpals.store.tables import TableWords
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-import polars as pl
-
-from bpals.errors import JudgeError, UnknownName
 from bpals.findings import Vocabulary, fold
-from bpals.judges import cardfile, scorefile
-from bpals.judges.licence import commercial_use
-from bpals.judges.plain import EDGE
-from bpals.judges.scorefile import ScoreFile
-from bpals.plural import several
+from bpals.judges.cards import commercial_use
+from bpals.judges.function import EDGE
+from bpals.text import several
 from bpals.types import OUTCOME, JudgeCard, Notice, Trained, answers_schema
+
+
+FIELDS = {
+    "name": "what it is called in the workspace",
+    "model": "the model, as its makers call it",
+    "revision": "the commit of its weights",
+    "licence": "of the weights, as SPDX names it: Apache-2.0",
+    "trained_on_target": "yes, no or unknown: was it trained on the labels it judges?",
+    "held_out": "yes or no: were the patients it judges kept out of that training?",
+    "evidence": "how you know",
+}
+"""What a card may say, and what each field means."""
+
+
+def beside(path: Path) -> Path:
+    """Say where the card of a file is looked for."""
+    return path.with_name(f"{path.name}.card.toml")
+
+
+def template(name: str) -> str:
+    """Write an empty card to fill in."""
+    filled = {"name": name, "trained_on_target": "unknown"}
+    return "".join(f'{field} = "{filled.get(field, "")}"  # {what}\n' for field, what in FIELDS.items())
+
+
+def read_card(path: Path, name: str) -> dict[str, str]:
+    """Read the card; what stands under `[name]` is of that judge alone, the rest of all in the file."""
+    try:
+        whole = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise JudgeError(f"{path} does not exist. Check the path after --card") from None
+    except OSError as error:
+        raise JudgeError(f"{path} cannot be read: {error.strerror}. Check the path after --card") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise JudgeError(f"{path} is no TOML: {error}. Mend that line") from None
+    shared = {key: value for key, value in whole.items() if not isinstance(value, dict)}
+    own = whole.get(name, {})
+    card = {key: _text(path, key, value) for key, value in {**shared, **(own if isinstance(own, dict) else {})}.items()}
+    _check(path, card)
+    return card
+
+
+def _text(path: Path, key: str, value: Any) -> str:
+    if key not in FIELDS:
+        raise UnknownName.of("field of a card", key, FIELDS, where=str(path))
+    if not isinstance(value, str):
+        raise JudgeError(f"{path}: {key} = {value!r} is no text. Put it in quotes")
+    return value.strip()
+
+
+def _check(path: Path, card: Mapping[str, str]) -> None:
+    trained = card.get("trained_on_target", "unknown")
+    if trained not in {"yes", "no", "unknown"}:
+        raise UnknownName.of("trained_on_target", trained, ("yes", "no", "unknown"), where=str(path))
+    if card.get("held_out", "") not in {"yes", "no", ""}:
+        raise UnknownName.of("held_out", card["held_out"], ("yes", "no"), where=str(path))
+    if trained != "unknown" and not card.get("evidence"):
+        raise JudgeError(
+            f'{path}: trained_on_target is {trained}, and nothing says how you know. Add: evidence = "..."'
+        )
+
+
+UNPACKED = "{name} is cut off or damaged: gzip cannot unpack it. Get it again"
+UNEVEN = (
+    "{name} line {line} has {fields} where the header has {width}. "
+    "Mend that line, or get the file again: it may be cut off"
+)
+HALF = "{name} is no whole Parquet file. Get it again"
+
+WORDS = TableWords(
+    error=JudgeError,
+    where=" after table:",
+    folder="{name} cannot be read: Is a directory. Check the path after table:",
+    gzip_cut=UNPACKED,
+    gzip_damaged=UNPACKED,
+    not_utf8="{name} line {line} is no UTF-8 text. Give a CSV or Parquet table",
+    empty="{name} is empty. Write the scores again, or name another file",
+    no_rows="{name} has columns but no row. Give a table with a row a film",
+    cut_row=UNEVEN,
+    uneven_row=UNEVEN,
+    open_quote="{name} line {line}: unexpected end of data in a quote. Close it, or get the file again",
+    doubled="{name}: the column {column!r} stands there twice. Rename or remove one of them",
+    parquet_cut=HALF,
+    parquet_damaged=HALF,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreFile:
+    """One file: its columns as they come, text from CSV and numbers from Parquet."""
+
+    path: Path
+    raw: RawTable
+    sha256: str
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The rows and columns."""
+        return self.raw.frame
+
+    def place(self, row: int) -> str:
+        """Name a row as a person finds it."""
+        return self.raw.place(row)
+
+    def column(self, *spellings: str) -> str | None:
+        """Find the first column that is spelled one of these ways; blanks, case, `_` and `-` do not matter."""
+        return next(iter(self.columns(*spellings)), None)
+
+    def columns(self, *spellings: str) -> list[str]:
+        """Find every column that is spelled one of these ways, in the order of the spellings."""
+        folded = {fold(name): name for name in self.frame.columns}
+        return [folded[fold(spelling)] for spelling in spellings if fold(spelling) in folded]
+
+
+def read_scores(path: Path) -> ScoreFile:
+    """Read a file whole; a bad one is refused in one line."""
+    file = open_table(path, words=WORDS)
+    return ScoreFile(path=path, raw=file.whole(typed=True), sha256=file.sha256)
+
 
 VERSION = "1"
 KEYS = ("image_id", "Image Index")
@@ -65,7 +187,7 @@ def read_table(
     card: str | Path | None = None,
 ) -> Scores:
     """Read the scores of one judge; `name` picks it where a column `judge` or `model` names several."""
-    file = scorefile.read(Path(path))
+    file = read_scores(Path(path))
     rows = _pick(file, name)
     judge = name or _only_judge(file) or Path(path).name.partition(".")[0]
     read = _long(file, rows, vocabulary) if file.column("finding") else _wide(file, rows, vocabulary)
@@ -350,10 +472,10 @@ def _unknown_findings(file: ScoreFile, long: pl.DataFrame, unknown: Sequence[str
 
 def _card(path: Path, judge: str, given: str | Path | None) -> tuple[dict[str, str], list[Notice]]:
     """Read the card: the one given, else the one beside the file; without one the judge is unknown, which is said."""
-    place = cardfile.beside(path) if given is None else Path(given)
+    place = beside(path) if given is None else Path(given)
     if given is not None or place.is_file():
-        return cardfile.read(place, judge), []
-    asked = " ".join(f"{field} = ..." for field in cardfile.FIELDS)
+        return read_card(place, judge), []
+    asked = " ".join(f"{field} = ..." for field in FIELDS)
     words = f"nobody says who made these scores, so its card says unknown: write {place.name} beside them, with {asked}"
     return {}, [Notice(code="no_card", count=1, message=words)]
 

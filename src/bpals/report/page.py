@@ -2,23 +2,161 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
 import polars as pl
-
+from collections.abc import Mapping, Sequence
+from typing import Any
+from bpals.report.wording import NONE, count, interval, of, probability, share, spoken
+import statistics
 from bpals.report.cases import Case, Cases, cases
-from bpals.report.films import odd_films
-from bpals.report.judges import devices, judges
-from bpals.report.layout import fill
-from bpals.report.provenance import provenance
-from bpals.report.scorecard import scorecard_context
-from bpals.report.subgroups import DIMENSIONS, subgroups
-from bpals.report.tally import Tally, reasons, tally
+from bpals.report.templating import fill
+from bpals.report.wording import provenance
+from bpals.report.scorecard_page import scorecard_context
+from bpals.report.tallies import DIMENSIONS, subgroups
+from bpals.report.tallies import Tally, reasons, tally
 from bpals.report.wording import spoken
 from bpals.types import Dataset
+
+
+EXAMPLES = 3
+"""Films that are named for each check."""
+NAMES = {
+    "blank": "Blank",
+    "inverted": "Inverted",
+    "turned": "Turned",
+    "cropped": "Cropped",
+    "near_duplicate": "Near-duplicates",
+    "view": "View",
+    "lateral": "Lateral",
+    "unlike": "Unlike the others",
+    "text": "Text burnt in",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OddFilms:
+    """What the checks of the films say."""
+
+    checked: int
+    odd: int
+    rows: tuple[tuple[str, int, str], ...]
+    """A row a check that fired: its name, films, and what is said of some of them."""
+
+
+def odd_films(signal: pl.DataFrame) -> OddFilms | None:
+    """Count the films by what is odd about them; None where nobody looked."""
+    films = signal.filter(pl.col("film_checks").is_not_null()).unique("image_id", keep="first", maintain_order=True)
+    if films.is_empty():
+        return None
+    odd = films.filter(pl.col("film_checks").list.len() > 0).select("image_id", "film_checks", "reasons")
+    return OddFilms(
+        checked=films.height,
+        odd=odd.height,
+        rows=tuple(row for check in NAMES if (row := _row(check, odd)) is not None),
+    )
+
+
+def _row(check: str, odd: pl.DataFrame) -> tuple[str, int, str] | None:
+    its = odd.filter(pl.col("film_checks").list.contains(check))
+    if its.is_empty():
+        return None
+    said = []
+    for image_id, reasons in its.select("image_id", "reasons").head(EXAMPLES).iter_rows():
+        words = next((reason for reason in reasons if reason.startswith(f"film_{check}: ")), "")
+        said.append(f"{image_id}: {words.partition(': ')[2]}")
+    return NAMES[check], its.height, "; ".join(said)
+
+
+TRAINED = {"yes": "It was trained on these labels, so it weighs less", "no": "It was not trained on these labels"}
+UNKNOWN = "Whether it was trained on these labels is not known; it weighs as if it was not"
+HELD_OUT = "It was trained on these labels, but of other patients only"
+YARDSTICKS = {"experts": "experts' reads", "claims": "the dataset's labels"}
+FACTS = ("model", "revision", "engine", "pack", "preparation", "settings", "observed", "sealed")
+"""What a card may say beyond name, licence and training, in the order of the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """One judge of the audit."""
+
+    name: str
+    kind: str
+    title: str
+    trained: str
+    facts: tuple[tuple[str, Any], ...]
+    answered: str
+    signal: str
+    weight: str
+    skill: tuple[tuple[str, ...], ...]
+    """A row a finding: finding, yardstick, films, presences, AUROC, interval, signal, share of the weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """How many films show support devices."""
+
+    present: int
+    absent: int
+    unknown: int
+
+
+def judges(listed: Sequence[Mapping[str, Any]]) -> tuple[Judge, ...]:
+    """Read the judges of a run record; what it leaves out is shown as left out."""
+    return tuple(_judge(entry) for entry in listed)
+
+
+def devices(signal: pl.DataFrame) -> Devices | None:
+    """Count the films by devices; None where nobody was asked."""
+    if (signal["devices"] == "unknown").all():
+        return None
+    films = signal.select("image_id", pl.col("devices").cast(pl.String)).unique()
+    counted = dict(films.group_by("devices").len().iter_rows())
+    return Devices(**{word: counted.get(word, 0) for word in ("present", "absent", "unknown")})
+
+
+def _judge(entry: Mapping[str, Any]) -> Judge:
+    licence = str(entry.get("licence") or "licence not stated")
+    if entry.get("commercial_use") == "no":
+        licence += ", no commercial use"
+    version = f"version {entry['version']}" if entry.get("version") else "version not stated"
+    trained = TRAINED.get(str(entry.get("trained_on_target")), UNKNOWN)
+    if entry.get("trained_on_target") == "yes" and entry.get("held_out"):
+        trained = HELD_OUT
+    evidence = str(entry.get("evidence") or "")
+    rows = [row for row in entry.get("skill") or () if isinstance(row, Mapping)]
+    return Judge(
+        name=str(entry.get("judge", "?")),
+        kind=str(entry.get("kind", "?")),
+        title=", ".join((f"{entry.get('kind', '?')} judge", version, licence)),
+        trained=f"{trained}: {evidence}" if evidence else f"{trained}.",
+        facts=tuple((name, entry[name]) for name in FACTS if entry.get(name)),
+        answered=_answered(entry.get("counts")),
+        signal=f"{sum(bool(row.get('signal')) for row in rows)} of {len(rows)}" if rows else NONE,
+        weight=share(entry["effective_weight"]) if isinstance(entry.get("effective_weight"), float) else NONE,
+        skill=tuple(_skill(row) for row in rows),
+    )
+
+
+def _answered(counts: Any) -> str:
+    """Write how many of the pairs it was asked about it answered; a record judge is asked anew, and not counted."""
+    if not isinstance(counts, Mapping):
+        return NONE
+    asked = sum(counts.values())
+    return f"{count(counts.get('answered', 0))} ({of(counts.get('answered', 0), asked)})"
+
+
+def _skill(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        spoken(str(row["finding"])),
+        YARDSTICKS.get(str(row["against"]), str(row["against"])),
+        count(row["n"]),
+        count(row["positives"]),
+        NONE if row["auroc"] is None else f"{row['auroc']:.3f}",
+        interval(row["low"], row["high"]),
+        "signal" if row["signal"] else "no signal" if row["auroc"] is not None else "too few to tell",
+        NONE if row.get("weight") is None else probability(row["weight"]),
+    )
+
 
 SHOWN_AS_DOTS = 0.015
 """A trust below this would be a hundred empty dots."""

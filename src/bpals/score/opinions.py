@@ -6,16 +6,41 @@ seldom gives two members at once. Where the audit calibrated the group itself, i
 
 from __future__ import annotations
 
+import importlib
+import warnings
+import numpy as np
+from numpy.typing import NDArray
+from bpals.errors import MissingExtra
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-
 import polars as pl
-
 from bpals.errors import MissingExtra, TruthError, UsageError
 from bpals.findings import Group
-from bpals.plural import several
-from bpals.score import peers
+from bpals.text import several
 from bpals.types import Notice
+
+
+Floats = NDArray[np.float64]
+
+
+def cleanlab_suspicion(claimed: NDArray[np.bool_], p_present: Floats) -> Floats:
+    """Rank claims as cleanlab does: those it prunes by noise rate first, then the others, both by self-confidence."""
+    try:
+        filtering = importlib.import_module("cleanlab.filter")
+    except ImportError:
+        raise MissingExtra.of("the method cleanlab", "peers") from None
+    with warnings.catch_warnings():
+        # It warns of classes with few examples; so few are ranked by self-confidence alone, which is what we want.
+        warnings.simplefilter("ignore", UserWarning)
+        pruned = filtering.find_label_issues(
+            labels=claimed.astype(np.int64),
+            pred_probs=np.column_stack([1.0 - p_present, p_present]),
+            filter_by="prune_by_noise_rate",
+            n_jobs=1,
+        )
+    doubt = np.where(claimed, 1.0 - p_present, p_present)
+    return np.asarray(2.0 * np.asarray(pruned, dtype=np.float64) + doubt)
+
 
 CROSSFIT = "/crossfit"
 """How the method of a row ends whose trust never rested on its own review."""
@@ -181,7 +206,7 @@ def _cleanlab(judged: pl.DataFrame, finding: str, notices: list[Notice]) -> pl.S
         if judged.is_empty():
             reason = ": the record judge took no part, and it needs its answers"
         elif claimed.any() and not claimed.all():
-            return pl.Series(peers.cleanlab_suspicion(claimed, judged["p_judge"].to_numpy()))
+            return pl.Series(cleanlab_suspicion(claimed, judged["p_judge"].to_numpy()))
         else:
             reason = f" for {finding}: the dataset makes only one kind of claim about it"
     except MissingExtra as missing:

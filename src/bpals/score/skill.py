@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bpals.chronology import patients
-from bpals.score.delong import Placed
+from bpals.numeric import patients
+from bpals.score.intervals import Placed
 from bpals.types import SKILL, Reference
 
 Floats = NDArray[np.float64]

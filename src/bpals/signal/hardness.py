@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from bpals.findings import Group
-from bpals.plural import several
+from bpals.text import several
 from bpals.signal.flags import LOW_TRUST
 from bpals.signal.pairs import Matrix, logit, sigmoid
 from bpals.signal.ridge import newton

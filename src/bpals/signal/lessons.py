@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.findings import Group
-from bpals.plural import several
+from bpals.text import several
 from bpals.signal import beside, calibrate, refit
 from bpals.signal.beside import Beside
 from bpals.signal.dependence import Heard

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bpals.plural import several
+from bpals.text import several
 from bpals.signal.certificate import Certificate
 from bpals.signal.chances import binomial, clopper_pearson
 from bpals.signal.drawn import Bools, Drawn, Floats

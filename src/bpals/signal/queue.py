@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.chronology import patients
+from bpals.numeric import patients
 from bpals.errors import UsageError
 from bpals.signal.value import Floats, Worth, values
 from bpals.types import Reviews

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bpals.plural import several
+from bpals.text import several
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from bpals.errors import TruthError
-from bpals.plural import several
+from bpals.text import several
 from bpals.types import Notice
 
 PAIR = ["image_id", "finding"]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.plural import several
+from bpals.text import several
 from bpals.signal import flags
 from bpals.signal.blocks import in_blocks
 from bpals.signal.hardness import Hard, judges_split

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from bpals.plural import several
+from bpals.text import several
 from bpals.signal.certificate import Certificate
 from bpals.signal.drawn import Drawn, Floats
 

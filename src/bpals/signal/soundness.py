@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from bpals.plural import several
+from bpals.text import several
 from bpals.types import Notice
 
 PAIR = ["image_id", "finding"]

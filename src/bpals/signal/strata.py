@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bpals.errors import UsageError
-from bpals.plural import several
+from bpals.text import several
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

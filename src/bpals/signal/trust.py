@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bpals.chronology import patients, reports_of_films
+from bpals.numeric import patients, reports_of_films
 from bpals.errors import UsageError
 from bpals.findings import Group
-from bpals.plural import several
+from bpals.text import several
 from bpals.signal import calibrate
 from bpals.signal.blocks import in_blocks
 from bpals.signal.combine import Combined, combine
@@ -20,21 +20,7 @@ from bpals.signal.dependence import dependence
 from bpals.signal.families import Families
 from bpals.signal.hardness import Conditions, Lesson, learn
 from bpals.signal.learn import School
-from bpals.signal.lessons import (
-    Evidence,
-    besides,
-    context_of,
-    fit_part,
-    follow,
-    heard_of,
-    rarer_view,
-    refitted,
-    said_in,
-    spoken_of,
-    topics_of,
-    used_pairs,
-    wrong_claims,
-)
+from bpals.signal.lessons import Evidence, besides, context_of, fit_part, follow, heard_of, rarer_view, refitted, said_in, spoken_of, topics_of, used_pairs, wrong_claims
 from bpals.signal.omissions import omissions
 from bpals.signal.pairs import Matrix, Pairs, lay_out, logit, sigmoid, with_groups
 from bpals.signal.rows import Part, write

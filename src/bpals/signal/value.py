@@ -21,7 +21,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.errors import UnknownName, UsageError
-from bpals.ordering import order
+from bpals.numeric import order
 from bpals.signal.pairs import NORMAL_95, SMALLEST, logit, sigmoid
 
 Floats = npt.NDArray[np.float64]

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bpals.durable import sha256
+from bpals.store.files import sha256
 from bpals.errors import SourceError, UnknownName
 from bpals.findings import NIH, fold
-from bpals.sources import table
-from bpals.sources.claims import ABSENT, PRESENT, Codes, make_claims
-from bpals.sources.images import choose_columns
+from bpals.sources import tabular
+from bpals.sources.columns import ABSENT, PRESENT, Codes, make_claims
+from bpals.sources.columns import choose_columns
 from bpals.sources.mapping import load_mapping
-from bpals.sources.tablefile import open_table
-from bpals.tablefile import RawTable
+from bpals.sources.mapping import open_table
+from bpals.store.tables import RawTable
 from bpals.types import IMAGES, Dataset
 
 ENTRIES = "nih_entries.parquet"
@@ -38,7 +38,7 @@ BOX_SPELLINGS = {"infiltrate": "Infiltration"}
 def load(path: str | Path | None = None) -> Dataset:
     """Give every film and every claim of NIH ChestX-ray14; a path names your own copy of Data_Entry_2017*.csv."""
     if path is not None:
-        return dataclasses.replace(table.load(path, "nih"), vocabulary=NIH)
+        return dataclasses.replace(tabular.load(path, "nih"), vocabulary=NIH)
     packed = pl.read_parquet(io.BytesIO(read_embedded(ENTRIES)))
     images = _unpack_images(packed)
     return Dataset(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from browsing import until
 
-from bpals.films.rendition import expose, shown
+from bpals.images.rendition import expose, shown
 
 CANVAS = "document.querySelector('.pane.current cxr-canvas')"
 READY = f"{CANVAS}?.film && {CANVAS}.painted.width > 1"

@@ -8,11 +8,11 @@ import browsing
 import pytest
 import webroom
 
-import bpals.review
-from bpals.review.desk.hotkeys import FREE_KEYS
-from bpals.review.web.toolkeys import TOOL_CHARACTERS, TOOLS, key_table
+import bpals.room
+from bpals.room.desk.study import FREE_KEYS
+from bpals.room.desk.study import TOOL_CHARACTERS, TOOLS, key_table
 
-STATIC = Path(bpals.review.web.__file__).parent / "static"
+STATIC = Path(bpals.room.web.__file__).parent / "static"
 
 
 @pytest.fixture

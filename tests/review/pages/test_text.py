@@ -8,8 +8,8 @@ import madedicom
 import pytest
 from browsing import until
 
-import bpals.review
-from bpals.review.desk.study import Study
+import bpals.room
+from bpals.room.desk.study import Study
 
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
 SECOND = "document.getElementById('sheet').dataset.phase === 'second'"
@@ -112,7 +112,7 @@ def test_s20_a_blind_page_holds_nothing_of_label_signal_or_name(hall, enter):
 
 def test_pages_have_no_inline_script_or_style_and_load_nothing_from_elsewhere():
     """The policy has no exception: no inline script, style, handler or foreign address in any template."""
-    folder = Path(bpals.review.web.__file__).parent / "templates"
+    folder = Path(bpals.room.web.__file__).parent / "templates"
     texts = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.html")}
     assert len(texts) >= 8
     for name, text in texts.items():

@@ -1,0 +1,375 @@
+"""A DICOM film: sizes checked before anything is allocated, then window, rescale and polarity applied.
+
+Only the tags in TAGS are read. The stored values of a film have at most 16 bits, so that what a display would show is
+worked out once for each value that there can be, and looked up for each pixel.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import struct
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from bpals.errors import MissingExtra
+from bpals.images import formats
+from bpals.images.picture import Picture, Plate, span, stretch
+from bpals.images.formats import MOST_BYTES, Refused, check_size
+
+
+Seen = TypeVar("Seen")
+
+MAGIC_AT, MAGIC = 128, b"DICM"
+DEFLATED = "1.2.840.10008.1.2.1.99"
+NATIVE = {"1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2", DEFLATED}
+RLE = "1.2.840.10008.1.2.5"
+LONG = {b"OB", b"OW", b"OF", b"SQ", b"UT", b"UN", b"OD", b"OL", b"UC", b"UR", b"OV", b"SV", b"UV"}
+"""Value representations whose length has four bytes."""
+PIECE = 1 << 20
+
+TAGS = (
+    "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames", "Rows", "Columns",
+    "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelData", "PixelPaddingValue",
+    "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence",
+    "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence",
+    "ViewPosition", "BurnedInAnnotation", "PixelSpacing", "ImagerPixelSpacing",
+)  # fmt: skip
+"""All that is read of a file; what is not read cannot leave."""
+
+GREYS = {"MONOCHROME1", "MONOCHROME2"}
+COLOURS = {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"}
+LATERAL = {"LL", "RL", "LLD", "RLD", "LLO", "RLO", "LATERAL"}
+
+UNREADABLE = (
+    ArithmeticError, AttributeError, AssertionError, EOFError, LookupError, OSError, RuntimeError, TypeError,
+    ValueError, struct.error, zlib.error,
+)  # fmt: skip
+"""What pydicom raises at a file that is not what it says."""
+
+
+def decode_dicom(content: bytes) -> Picture:
+    """Decode one film as a display would show it."""
+    return _decoded(content, _shown)
+
+
+def expose_dicom(content: bytes) -> Plate:
+    """Decode one film with every value that it stores, and the window through which a display would show it."""
+    return _decoded(content, _exposed)
+
+
+def _decoded(content: bytes, look: Callable[[Any, str], Seen]) -> Seen:
+    syntax, start = _transfer_syntax(content)
+    if syntax == DEFLATED:
+        _check_deflated(content, start)
+    try:
+        import pydicom  # noqa: PLC0415
+        from pydicom.errors import BytesLengthException, InvalidDicomError  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtra.of("A film in DICOM", "dicom") from None
+    with _silence():
+        try:
+            return look(pydicom.dcmread(io.BytesIO(content), specific_tags=list(TAGS)), syntax)
+        except EOFError:
+            raise Refused("truncated", f"the DICOM ends early, after {len(content):,} bytes") from None
+        except (BytesLengthException, InvalidDicomError, *UNREADABLE):
+            raise Refused("corrupt", "the DICOM does not decode as its header says") from None
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep pydicom from warning and logging: what is odd about a film is refused or noted, and tags name patients."""
+    log = logging.getLogger("pydicom")
+    was = log.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.CRITICAL + 1)
+        try:
+            yield
+        finally:
+            log.setLevel(was)
+
+
+def _transfer_syntax(content: bytes) -> tuple[str, int]:
+    """Read how the file is written from its first group, and give where the rest starts."""
+    at, syntax = MAGIC_AT + len(MAGIC), ""
+    while content[at : at + 2] == b"\x02\x00" and at + 12 <= len(content):
+        element, kind, short = struct.unpack_from("<H2sH", content, at + 2)
+        long = kind in LONG
+        length = struct.unpack_from("<I", content, at + 8)[0] if long else short
+        at += 12 if long else 8
+        if element == 0x0010:
+            syntax = content[at : at + length].decode("ascii", "replace").rstrip("\0 ")
+        at += length
+    if not syntax:
+        raise Refused("truncated", "the DICOM ends inside its first header, or has none")
+    return syntax, at
+
+
+def _check_deflated(content: bytes, start: int) -> None:
+    """Count what the file unpacks to and keep none of it."""
+    stream, count, at = zlib.decompressobj(-zlib.MAX_WBITS), 0, start
+    try:
+        while not stream.eof and count <= MOST_BYTES:
+            waiting = stream.unconsumed_tail or content[at : at + PIECE]
+            at += 0 if stream.unconsumed_tail else len(waiting)
+            count += (more := len(stream.decompress(waiting, PIECE)))
+            if not more and not waiting:
+                raise Refused("truncated", f"the DICOM ends early, after {len(content):,} bytes")
+    except zlib.error:
+        raise Refused("corrupt", "the DICOM does not unpack") from None
+    if count > MOST_BYTES:
+        raise Refused("bomb", f"the DICOM of {len(content):,} bytes unpacks to over {MOST_BYTES:,}")
+
+
+def _shown(record: Any, syntax: str) -> Picture:
+    stored, notes = _stored(record, syntax)
+    if record.PhotometricInterpretation in COLOURS:
+        return _uncoloured(stored, notes)
+    image = _displayed(record, stored)
+    if "inverted" in notes:
+        image = Image.fromarray(np.uint8(255) - np.asarray(image))
+    return Picture(image=image, notes=notes)
+
+
+def _exposed(record: Any, syntax: str) -> Plate:
+    stored, notes = _stored(record, syntax)
+    if record.PhotometricInterpretation in COLOURS:
+        return Plate.of(_uncoloured(stored, notes))
+    scale, window, level = _scale(record, stored)
+    values = scale.places[_codes(record, stored)]
+    slope, intercept, top = scale.step, scale.origin, int(scale.places.max())
+    if "inverted" in notes:
+        values, level, slope, intercept = top - values, top - level, -slope, intercept + slope * top
+    return Plate(
+        values=values,
+        bits=max(8, top.bit_length()),
+        window=window,
+        level=level,
+        notes=notes,
+        slope=slope,
+        intercept=intercept,
+        spacing_mm=_spacing(record),
+    )
+
+
+def _stored(record: Any, syntax: str) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    """Check the record, decode what it stores, and note what it is."""
+    _check_header(record)
+    _check_pixel_data(record, syntax)
+    stored = record.pixel_array
+    if stored.shape[:2] != (record.Rows, record.Columns):
+        raise Refused("unexpected_size", "the DICOM holds another number of pixels than its header says")
+    grey = record.PhotometricInterpretation in GREYS
+    told = {
+        "lateral": str(record.get("ViewPosition", "") or "").upper() in LATERAL,
+        "burned_in": str(record.get("BurnedInAnnotation", "") or "").upper() == "YES",
+        "deep": grey and record.BitsStored > 8,
+        "inverted": record.PhotometricInterpretation == "MONOCHROME1",
+    }
+    return stored, tuple(note for note, holds in told.items() if holds)
+
+
+def _uncoloured(stored: npt.NDArray[Any], notes: tuple[str, ...]) -> Picture:
+    return Picture(image=Image.fromarray(stored.astype(np.uint8)).convert("L"), notes=(*notes, "colour"))
+
+
+def _check_header(record: Any) -> None:
+    """Refuse by what the header says: size, frames, depth, colour."""
+    if "PixelData" not in record or not record.get("Rows") or not record.get("Columns"):
+        raise Refused("truncated", "the DICOM ends before its pixels, or has none")
+    check_size(int(record.Columns), int(record.Rows))
+    frames = int(record.get("NumberOfFrames") or 1)
+    if frames != 1:
+        raise Refused("frames", f"the DICOM has {frames:,} frames; a film has one")
+    colour = record.PhotometricInterpretation in COLOURS
+    if not colour and record.PhotometricInterpretation not in GREYS:
+        raise Refused("codec", "the DICOM is neither grey nor RGB: save it as PNG")
+    if record.SamplesPerPixel != (3 if colour else 1) or record.BitsAllocated not in ({8} if colour else {8, 16}):
+        raise Refused("codec", f"the DICOM has {record.BitsAllocated} bits a value, which no film has")
+    if not 0 < record.BitsStored <= record.HighBit + 1 <= record.BitsAllocated:
+        raise Refused("corrupt", "the DICOM says that it stores more bits than it has")
+
+
+def _check_pixel_data(record: Any, syntax: str) -> None:
+    """Compare the size that the header states with what is there, before pixels are allocated."""
+    rows, columns, width = int(record.Rows), int(record.Columns), record.BitsAllocated // 8
+    if syntax in NATIVE:
+        line = columns * record.SamplesPerPixel * width
+        if record.PhotometricInterpretation == "YBR_FULL_422":
+            line = columns * 2 * width
+        if len(record.PixelData) < rows * line:
+            raise Refused("truncated", f"the DICOM has fewer pixels than the {columns:,} x {rows:,} of its header")
+        if len(record.PixelData) > (rows + 1) * line:
+            raise Refused("unexpected_size", f"the DICOM has more pixels than the {columns:,} x {rows:,} of its header")
+        return
+    _check_decoder(syntax)
+    if syntax != RLE and _codestream_size(_frame(record)) != (columns, rows):
+        raise Refused("unexpected_size", f"the picture inside the DICOM is not {columns:,} x {rows:,} as it says")
+
+
+def _check_decoder(syntax: str) -> None:
+    from pydicom.pixels.decoders.base import get_decoder  # noqa: PLC0415
+
+    try:
+        if get_decoder(syntax).is_available:
+            return
+    except NotImplementedError:
+        pass
+    raise Refused("codec", f"pixels packed as {syntax} are not read here: unpack the DICOM first") from None
+
+
+def _frame(record: Any) -> bytes:
+    from pydicom.encaps import get_frame  # noqa: PLC0415
+
+    try:
+        return bytes(get_frame(record.PixelData, 0, number_of_frames=1))
+    except UNREADABLE:
+        raise Refused("truncated", "the packed pixels of the DICOM end early") from None
+
+
+def _codestream_size(frame: bytes) -> tuple[int, int]:
+    """Read width and height from a JPEG, JPEG-LS or JPEG 2000 stream, which decoders trust more than the DICOM."""
+    if frame.startswith(formats.START):
+        header = formats.read_jpeg_header(frame)
+        return header.width_px, header.height_px
+    start = frame.find(b"\xff\x4f\xff\x51", 0, 4096)
+    if start < 0 or len(frame) < start + 24:
+        raise Refused("codec", "the packed pixels of the DICOM are neither JPEG nor JPEG 2000: unpack it first")
+    right, bottom, left, top = struct.unpack_from(">IIII", frame, start + 8)
+    return right - left, bottom - top
+
+
+def _displayed(record: Any, stored: npt.NDArray[Any]) -> Image.Image:
+    """Look up what each stored value looks like: rescale, then window, or the full range where there is none."""
+    codes, values = _codes(record, stored), _meanings(record)
+    shown = _window(record, _rescaled(record, values))
+    if shown is None:
+        padding = record.get("PixelPaddingValue")
+        rising = _rescale(record)[0] > 0
+        image = stretch(values[codes], padding=None if padding is None else int(padding))
+        return image if rising else Image.fromarray(np.uint8(255) - np.asarray(image))
+    return Image.fromarray(np.rint(np.clip(shown, 0, 1) * 255).astype(np.uint8)[codes])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """Where each stored code stands among the greys: 0 is the darkest, and one further is a step more."""
+
+    places: npt.NDArray[np.uint16]
+    origin: float
+    step: float
+
+
+def _scale(record: Any, stored: npt.NDArray[Any]) -> tuple[_Scale, float, float]:
+    """Give the scale of a film, and its window and level in places of it."""
+    values = _meanings(record)
+    rescaled = _rescaled(record, values)
+    linear = _linear(record)
+    bent = record.get("VOILUTSequence") or (linear is not None and linear.bent)
+    curve = _window(record, rescaled) if bent else None
+    if curve is not None:  # A table or an S-curve is no window: its outcome is what is windowed further.
+        places = np.rint(np.clip(curve, 0, 1) * 65_535).astype(np.uint16)
+        return _Scale(places=places, origin=0.0, step=1.0), 65_535.0, 32_767.5
+    step = 1.0 if record.get("ModalityLUTSequence") else abs(_rescale(record)[0])
+    origin = float(rescaled.min())
+    scale = _Scale(places=np.rint((rescaled - origin) / step).astype(np.uint16), origin=origin, step=step)
+    if linear is not None:
+        return scale, linear.width / step, (linear.centre - origin) / step
+    codes, padding = _codes(record, stored), record.get("PixelPaddingValue")
+    return scale, *span(scale.places[codes if padding is None else codes[values[codes] != int(padding)]])
+
+
+def _spacing(record: Any) -> tuple[float, float] | None:
+    """Read how far apart pixels lie: in the patient where the film says so, else on the detector."""
+    for name in ("PixelSpacing", "ImagerPixelSpacing"):
+        several = record.get(name)
+        if several is not None and not isinstance(several, str) and len(several) == 2:
+            down, across = float(several[0]), float(several[1])
+            if math.isfinite(down) and math.isfinite(across) and down > 0 and across > 0:
+                return down, across
+    return None
+
+
+def _meanings(record: Any) -> npt.NDArray[np.int64]:
+    """Give the value that each code stands for, with its sign."""
+    bits = int(record.BitsStored)
+    every = np.arange(1 << bits, dtype=np.int64)
+    return np.where(every >= 1 << (bits - 1), every - (1 << bits), every) if record.PixelRepresentation == 1 else every
+
+
+def _codes(record: Any, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Give the stored bits alone; old films keep overlays, with a patient's name, in the bits above."""
+    wide = stored.view(np.dtype(f"u{stored.dtype.itemsize}")) if stored.dtype.kind == "i" else stored
+    return (wide >> (int(record.HighBit) + 1 - int(record.BitsStored))) & ((1 << int(record.BitsStored)) - 1)
+
+
+def _rescale(record: Any) -> tuple[float, float]:
+    slope, intercept = float(record.get("RescaleSlope") or 1), float(record.get("RescaleIntercept") or 0)
+    if not math.isfinite(slope) or not math.isfinite(intercept):
+        raise Refused("corrupt", "the rescale slope of the DICOM is not a number")
+    return slope, intercept
+
+
+def _rescaled(record: Any, values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    if record.get("ModalityLUTSequence"):
+        from pydicom.pixels.processing import apply_modality_lut  # noqa: PLC0415
+
+        return np.asarray(apply_modality_lut(values, record))
+    slope, intercept = _rescale(record)
+    return values * slope + intercept
+
+
+def _window(record: Any, values: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
+    """Map values to 0 (black) .. 1 (white) by the first window, or table, that the film has."""
+    if record.get("VOILUTSequence"):
+        from pydicom.pixels.processing import apply_voi  # noqa: PLC0415
+
+        depth = int(record.VOILUTSequence[0].LUTDescriptor[2])
+        shown = np.asarray(apply_voi(values.astype(np.int64), record, index=0), np.float64) / ((1 << depth) - 1)
+    elif (linear := _linear(record)) is None:
+        return None
+    elif linear.bent:
+        shown = np.asarray(1 / (1 + np.exp(np.clip(-4 * (values - linear.centre) / linear.width, -700, 700))))
+    else:
+        shown = np.asarray((values - linear.centre) / linear.width + 0.5)
+    if not np.isfinite(shown).all():
+        raise Refused("corrupt", "the window of the DICOM is not a number")
+    return shown
+
+
+class _Linear(NamedTuple):
+    """The first window of a film, as the middle and the length of the line from black to white."""
+
+    centre: float
+    width: float
+    bent: bool
+    """True where the line is an S-curve."""
+
+
+def _linear(record: Any) -> _Linear | None:
+    centre, width = _first(record.get("WindowCenter")), _first(record.get("WindowWidth"))
+    if centre is None or width is None:
+        return None
+    function = str(record.get("VOILUTFunction") or "LINEAR").upper()
+    if not width > 0 or (width < 1 and function == "LINEAR"):
+        raise Refused("corrupt", f"the window of the DICOM is {width:g} wide")
+    if not math.isfinite(centre) or not math.isfinite(width):
+        raise Refused("corrupt", "the window of the DICOM is not a number")
+    if function in {"SIGMOID", "LINEAR_EXACT"}:
+        return _Linear(centre, width, bent=function == "SIGMOID")
+    return _Linear(centre - 0.5, max(width - 1, 1e-9), bent=False)
+
+
+def _first(value: Any) -> float | None:
+    if value is None or value == "":
+        return None
+    several = isinstance(value, list | tuple) or hasattr(value, "append")
+    return float(value[0] if several else value)

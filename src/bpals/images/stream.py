@@ -1,0 +1,453 @@
+"""Looking: films of a shelf, shown one after another to a function that makes numbers of them.
+
+No picture is written on the way: bytes -> 8-bit grey -> a grey square -> numbers. The function is made in each worker
+from its name, so that nothing but words goes to a worker, and nothing but words and numbers comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from typing import Generic
+from bpals.errors import FilmError
+from bpals.images.formats import MOST_BYTES
+from bpals.images.worker import M, Work
+from bpals.images.worker import READY, terms, unpack
+from bpals.types import Refusal
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+from bpals.images.collection import Shelf
+from bpals.text import several
+from bpals.types import Notice, Refusal
+from collections.abc import Iterable
+from bpals.images.prepare import Preparation, Prepared
+from bpals.types import Film
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from bpals.images.picture import Picture
+from bpals.images.prepare import decode
+from bpals.images.formats import Refused
+from bpals.images.worker import called
+
+
+MEMORY_BYTES = 2 << 30
+"""What one film may need: 50 million pixels in 16-bit colour take 1 GB."""
+GONE = (EOFError, OSError)
+"""What a channel raises whose other end is gone."""
+GARBLED = (ValueError, TypeError, LookupError, RuntimeError, struct.error)
+"""What an answer raises that no sound worker gives."""
+
+
+class _Worker:
+    """One process and the channel to it."""
+
+    def __init__(self, work: str, memory_bytes: int) -> None:
+        self.channel, theirs = Pipe()
+        words = [str(theirs.fileno()), work, str(memory_bytes)]
+        path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109  as Python itself reads it
+        self.process = subprocess.Popen(  # noqa: S603  ourselves
+            [sys.executable, "-P", "-m", "bpals.images.worker", *words],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # decoders print what they find in a film, and it may name a patient
+            env=os.environ | {"PYTHONPATH": path, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self.ready = False
+        self.film: int | None = None
+        """The number of the film it has."""
+
+    def close(self) -> None:
+        """End it at once; it holds nothing that is not also here."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Crew(Generic[M]):
+    """Workers, each with at most one film: which film ended a worker is never in doubt."""
+
+    def __init__(self, size: int, work: Work[M], memory_bytes: int = MEMORY_BYTES) -> None:
+        """Start the workers; they come up while the first films are read."""
+        self._work = work
+        self._terms = (terms(work), memory_bytes)
+        self._started = False
+        self._workers = [_Worker(*self._terms) for _ in range(size)]
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._workers)
+
+    @property
+    def busy(self) -> int:
+        """How many have a film."""
+        return sum(worker.film is not None for worker in self._workers)
+
+    @property
+    def idle(self) -> int:
+        """How many have none."""
+        return len(self._workers) - self.busy
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, for whoever watches them."""
+        return [worker.process.pid for worker in self._workers]
+
+    def give(self, number: int, content: bytes) -> None:
+        """Hand a film to a worker that has none."""
+        worker = next(worker for worker in self._workers if worker.film is None)
+        worker.film = number
+        try:
+            self._meet(worker)
+            worker.channel.send_bytes(content)
+        except GONE:  # noticed again, and dealt with, where its answer is waited for
+            return
+
+    def wait(self) -> Iterator[tuple[int, M | Refusal | None]]:
+        """Wait for at least one worker: the number of its film with what came of it, none if the worker died."""
+        channels: dict[object, _Worker] = {w.channel: w for w in self._workers if w.film is not None}
+        for channel in wait([w.channel for w in channels.values()]):
+            worker = channels[channel]
+            number = worker.film
+            assert number is not None  # noqa: S101  only those with a film are waited for
+            try:
+                result = unpack(self._work, worker.channel.recv_bytes(MOST_BYTES))
+            except (*GONE, *GARBLED):
+                self._replace(worker)
+                yield number, None
+                continue
+            worker.film = None
+            yield number, result
+
+    def close(self) -> None:
+        """End all workers."""
+        while self._workers:
+            self._workers.pop().close()
+
+    def _meet(self, worker: _Worker) -> None:
+        """Wait until a new worker says that it is up."""
+        if worker.ready:
+            return
+        try:
+            worker.ready = self._started = worker.channel.recv_bytes(len(READY)) == READY
+        except GONE:
+            if self._started:
+                raise
+            raise FilmError("the process that reads films does not start. Type: bpals doctor") from None
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.close()
+        self._workers[self._workers.index(worker)] = _Worker(*self._terms)
+
+
+G = TypeVar("G")
+
+MOST_WORKERS = 4
+MOST_DEATHS = 3
+"""Workers that one film may end."""
+AHEAD = 2
+"""Films that are read or ready, for each worker."""
+
+
+@dataclass(slots=True)
+class _Slot(Generic[M]):
+    """One film on its way."""
+
+    image_id: str
+    content: bytes
+    result: M | Refusal | None = None
+    given: bool = False
+    deaths: int = 0
+
+
+class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
+    """What was made of films, in the order of `shelf.order(image_ids)`.
+
+    Bytes are read in this process; at most two films a worker are on their way. A film that ends its worker is tried
+    again alone, and refused as `poison` when it has ended three. Close it, or read it to its end.
+    """
+
+    notes: Counter[str]
+    """How many films had each note of `prepare.NOTES`, so far."""
+    notes_of: dict[str, tuple[str, ...]]
+    """The notes of each film that has some."""
+    refused: Counter[str]
+    """How many films were refused for each reason."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        image_ids: Iterable[str],
+        work: Work[M],
+        *,
+        workers: int | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+        crew: Crew[M] | None = None,
+    ) -> None:
+        """Start nothing yet: the first film that is asked for does. No workers is this process, None one a core.
+
+        A crew that is lent is used for this work alone, and left as it is at the end.
+        """
+        self._work = work
+        self._treat: Callable[[bytes], M | Refusal] | None = None
+        self._size = min(MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers
+        if crew is not None:
+            self._size = crew.size
+        self._lent = crew is not None
+        self._memory_bytes = memory_bytes
+        self._crew = crew
+        self._contents = shelf.read(image_ids)
+        self._slots: dict[int, _Slot[M]] = {}
+        self._next = 0
+        self._over = False
+        self._first_of: dict[str, str] = {}
+        self._same: list[tuple[str, str]] = []
+        self.notes = Counter()
+        self.notes_of = {}
+        self.refused = Counter()
+
+    def __next__(self) -> tuple[str, G | Refusal]:
+        while True:
+            self._read_on()
+            if not self._slots:
+                self.close()
+                raise StopIteration
+            number = next(iter(self._slots))
+            slot = self._slots[number]
+            if slot.result is not None:
+                del self._slots[number]
+                return slot.image_id, self._count(slot.image_id, slot.result)
+            self._go_on(slot)
+
+    def close(self) -> None:
+        """Let go of files and workers; nothing more comes."""
+        self._over = True
+        self._slots.clear()
+        self._contents.close()
+        if self._crew is not None and not self._lent:
+            self._crew.close()
+        self._crew = None
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """Say what is odd about the films that were read so far, taken together."""
+        return same_films(self._same)
+
+    @property
+    def pids(self) -> list[int]:
+        """The worker processes, for whoever watches them."""
+        return self._crew.pids if self._crew else []
+
+    def _read_on(self) -> None:
+        """Read films until two a worker are on their way."""
+        while not self._over and len(self._slots) < max(1, AHEAD * self._size):
+            following = next(self._contents, None)
+            if following is None:
+                self._over = True
+                return
+            image_id, content = following
+            refusal = content if isinstance(content, Refusal) else None
+            self._slots[self._next] = _Slot(image_id, b"" if isinstance(content, Refusal) else content, refusal)
+            self._next += 1
+
+    @abstractmethod
+    def _given(self, image_id: str, made: M) -> G:
+        """Say what is given of what was made of a film."""
+
+    def _go_on(self, slot: _Slot[M]) -> None:
+        """Bring some film further."""
+        if self._size == 0:
+            self._treat = self._treat or self._work.begin()
+            slot.result = self._treat(slot.content)
+            return
+        if self._crew is None:
+            self._crew = Crew(self._size, self._work, self._memory_bytes)
+        self._hand_out(self._crew)
+        for number, result in self._crew.wait():
+            self._take_back(self._slots[number], result)
+
+    def _hand_out(self, crew: Crew[M]) -> None:
+        waiting = [(number, slot) for number, slot in self._slots.items() if slot.result is None and not slot.given]
+        suspects = [(number, slot) for number, slot in waiting if slot.deaths]
+        tried = any(slot.given and slot.deaths for slot in self._slots.values())
+        # A film that ended a worker has the machine to itself, so that it is tried fairly and harms no other.
+        room = (0 if crew.busy else 1) if suspects else 0 if tried else crew.idle
+        for number, slot in (suspects or waiting)[:room]:
+            slot.given = True
+            crew.give(number, slot.content)
+
+    def _take_back(self, slot: _Slot[M], result: M | Refusal | None) -> None:
+        slot.given = False
+        slot.result = result
+        if result is None:
+            slot.deaths += 1
+            if slot.deaths >= MOST_DEATHS:
+                slot.result = Refusal(code="poison", message=f"reading it ended {MOST_DEATHS} worker processes")
+        if slot.result is not None:
+            slot.content = b""
+
+    def _count(self, image_id: str, result: M | Refusal) -> G | Refusal:
+        if isinstance(result, Refusal):
+            self.refused[result.code] += 1
+            return result
+        if result.notes:
+            self.notes.update(result.notes)
+            self.notes_of[image_id] = result.notes
+        first = self._first_of.setdefault(result.sha256, image_id)
+        if first != image_id:
+            self._same.append((first, image_id))
+        return self._given(image_id, result)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def same_films(pairs: Sequence[tuple[str, str]]) -> tuple[Notice, ...]:
+    """Say how many films are others under another name, if any are."""
+    if not pairs:
+        return ()
+    first, second = pairs[0]
+    same = several(len(pairs), "film has", "films have")
+    words = f"{same} the same bytes as another, first {second} as {first}: both are judged"
+    return (Notice(code="same_film", count=len(pairs), message=words),)
+
+
+class Reading(Passage[Prepared, Film]):
+    """Prepared films, in the order of `shelf.order(image_ids)`."""
+
+    def _given(self, image_id: str, made: Prepared) -> Film:
+        del image_id  # a film has no name: it goes to a judge
+        return made.film
+
+
+def prepared(
+    shelf: Shelf, image_ids: Iterable[str], preparation: Preparation, *, workers: int | None = None
+) -> Reading:
+    """Read and prepare films, in the order of `shelf.order(image_ids)`; 0 workers prepare in this process."""
+    return Reading(shelf, image_ids, preparation, workers=workers)
+
+
+THUMBNAIL_PX = 32
+
+Grey = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Eye = Callable[[Grey], Floats]
+"""Makes a row of numbers of a grey square."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One film, looked at."""
+
+    image_id: str = ""
+    sha256: str
+    """Of the file's bytes: which film this is."""
+    width_px: int
+    height_px: int
+    """Of the film as it lies in its file."""
+    notes: tuple[str, ...]
+    """Keys of `prepare.NOTES`."""
+    features: Floats
+    """What the eye made of it."""
+    thumbnail: Grey
+    """The film at 32 x 32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How films are looked at: the side of the square, and the eye, by the name of what makes it."""
+
+    side_px: int = 224
+    eye: str
+    """`module:function`; called with `given`, in each worker, it gives the eye."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """What JSON can carry."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Write it out for a worker."""
+        return asdict(self)
+
+    def begin(self) -> Callable[[bytes], Seen | Refusal]:
+        """Make the eye, and give what looks at the bytes of one film."""
+        eye: Eye = called(self.eye)(**self.given)
+
+        def look(content: bytes) -> Seen | Refusal:
+            try:
+                picture = decode(content)
+            except Refused as refused:
+                return refused.refusal
+            return _seen(picture, eye, self.side_px, hashlib.sha256(content).hexdigest())
+
+        return look
+
+    def pack(self, made: Seen) -> tuple[dict[str, Any], bytes]:
+        """Take apart what was seen, for the way from a worker."""
+        about = {"sha256": made.sha256, "size": [made.width_px, made.height_px], "notes": made.notes}
+        return about, made.thumbnail.tobytes() + made.features.tobytes()
+
+    def unpack(self, about: Mapping[str, Any], body: bytes) -> Seen:
+        """Put together what was seen."""
+        pixels = THUMBNAIL_PX**2
+        width_px, height_px = about["size"]
+        return Seen(
+            sha256=str(about["sha256"]),
+            width_px=int(width_px),
+            height_px=int(height_px),
+            notes=tuple(about["notes"]),
+            features=np.frombuffer(body, np.float32, offset=pixels),
+            thumbnail=np.frombuffer(body, np.uint8, pixels).reshape(THUMBNAIL_PX, THUMBNAIL_PX),
+        )
+
+
+class Looking(Passage[Seen, Seen]):
+    """Films, looked at, in the order of `shelf.order(image_ids)`."""
+
+    def _given(self, image_id: str, made: Seen) -> Seen:
+        return replace(made, image_id=image_id)
+
+
+def looked(shelf: Shelf, image_ids: Iterable[str], look: Look, *, workers: int | None = None) -> Looking:
+    """Look at films, in the order of `shelf.order(image_ids)`; 0 workers look in this process."""
+    return Looking(shelf, image_ids, look, workers=workers)
+
+
+def square(image: Image.Image, side_px: int) -> Grey:
+    """Shrink or enlarge a grey film to a square: all of it is shown, and its proportions are not kept."""
+    return np.asarray(image.resize((side_px, side_px), Image.Resampling.LANCZOS))
+
+
+def _seen(picture: Picture, eye: Eye, side_px: int, sha256: str) -> Seen:
+    shown = square(picture.image, side_px)
+    small = Image.fromarray(shown).resize((THUMBNAIL_PX, THUMBNAIL_PX), Image.Resampling.BOX)
+    return Seen(
+        sha256=sha256,
+        width_px=picture.image.width,
+        height_px=picture.image.height,
+        notes=picture.notes,
+        features=np.ascontiguousarray(eye(shown), dtype=np.float32),
+        thumbnail=np.asarray(small),
+    )

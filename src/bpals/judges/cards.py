@@ -1,0 +1,52 @@
+"""What is known of the models that people ask: licence, revision, training; and which one is the default."""
+
+from __future__ import annotations
+
+from bpals.types import Trained
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+
+ALLOW = ("0bsd", "apache-2.0", "bsd-2-clause", "bsd-3-clause", "cc-by-4.0", "cc0-1.0", "isc", "mit", "unlicense")
+FORBID = ("-nc", "noncommercial", "non-commercial", "research-only", "research only")
+
+
+def commercial_use(licence: str) -> Trained:
+    """Say `yes` of licences that are known to allow it, `no` of those that forbid it by name, else `unknown`."""
+    name = licence.strip().lower()
+    if any(word in name for word in FORBID):
+        return "no"
+    return "yes" if name in ALLOW else "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModel:
+    """A model of models.toml."""
+
+    model: str
+    licence: str
+    source: str
+    """Where the rest was read."""
+    revision: str = ""
+    """The commit of the weights on Hugging Face; empty where none was seen in a source."""
+    commercial_use: Trained = "unknown"
+    trained_on_target: Trained = "unknown"
+    evidence: str = ""
+    default: bool = False
+    serve: str = ""
+    """The command that serves it."""
+    why: str = ""
+    """Why it is the default."""
+
+
+def known_models() -> Mapping[str, KnownModel]:
+    """Read the models that are known, by name."""
+    text = resources.files("bpals.judges").joinpath("models.toml").read_text(encoding="utf-8")
+    return {name: KnownModel(model=name, **facts) for name, facts in tomllib.loads(text).items()}
+
+
+def default_model() -> KnownModel:
+    """Name the model that is asked if you name none."""
+    return next(known for known in known_models().values() if known.default)

@@ -1,0 +1,185 @@
+"""The scorecard: how well the trust finds the errors that radiologists found, as a page and as a part of the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from bpals.report.charts import Scale, Series
+from bpals.report.templating import fill
+from bpals.report.wording import METHODS
+
+
+Row = Mapping[str, Any]
+
+BUDGETS = {"found_05": 0.05, "found_10": 0.10, "found_20": 0.20}
+FIGURES = {
+    "error_ap": "Error AP",
+    "error_auroc": "Error AUROC",
+    "found_05": "Found at 5\N{NO-BREAK SPACE}%",
+    "found_10": "Found at 10\N{NO-BREAK SPACE}%",
+    "found_20": "Found at 20\N{NO-BREAK SPACE}%",
+}
+GIVEN = {"all": "all claims", "present": "claimed presences only", "absent": "claimed absences only"}
+TONES = {method: f"method-{method}" for method in METHODS}
+REVIEWED = Scale(top=0.2, labels=((0, "0"), (0.05, "5 %"), (0.1, "10 %"), (0.2, "20 % reviewed")))
+SHARES = Scale(top=1, labels=((0, "0"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "75 %"), (1, "100 % of the errors")))
+PRECISION = Scale(top=1, labels=((0, "0"), (0.5, "0.5"), (1, "1")))
+TRUSTS = Scale(top=1, labels=((0, "0"), (0.5, "0.5"), (1, "trust 1")))
+RIGHT = Scale(top=1, labels=((0, "0"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "75 %"), (1, "100 % right")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """One finding, one kind of claim, every method."""
+
+    finding: str
+    given: str
+    n: int
+    errors: int | None
+    rows: tuple[Row, ...]
+    found: tuple[Series, ...]
+
+    @property
+    def ours(self) -> Row | None:
+        """The row of bpals."""
+        return next((row for row in self.rows if row["method"] == "bpals"), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """One reference and split."""
+
+    reference: str
+    split: str
+    contests: tuple[Contest, ...]
+    """Over all claims, in the order of the rows."""
+    within: tuple[Contest, ...]
+    """Within claimed presences and within claimed absences."""
+
+    @property
+    def methods(self) -> set[str]:
+        """The methods that are drawn."""
+        return {row["method"] for contest in self.contests for row in contest.rows}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """Trust against how often the claim was right, for one finding and kind of claim."""
+
+    reference: str
+    finding: str
+    given: str
+    n: int
+    series: tuple[Series, ...]
+    ours: Row
+    """The row of the scorecard with its ECE and Brier score; empty where there is none."""
+
+
+def boards(rows: Sequence[Row]) -> list[Board]:
+    """Sort scorecard rows into boards."""
+    keys = list(dict.fromkeys((row["reference"], row.get("split")) for row in rows))
+    return [_board(str(ref), split, [r for r in rows if (r["reference"], r.get("split")) == (ref, split)])
+            for ref, split in keys]  # fmt: skip
+
+
+def reliabilities(curves: Sequence[Row], rows: Sequence[Row]) -> list[Reliability]:
+    """Turn reliability bins into curves beside the diagonal of perfect calibration."""
+    ours_by_key = {_key(row): row for row in rows if row["method"] == "bpals"}
+    drawn = []
+    perfect = Series(name="perfectly calibrated", tone="method-oracle", points=((0, 0), (1, 1)), dots=False)
+    for curve in curves:
+        bins = [b for b in curve["bins"] if all(_known(b[end]) for end in ("p_mean", "rate", "low", "high"))]
+        ours = Series(
+            name="bpals",
+            tone="method-bpals",
+            points=tuple((b["p_mean"], b["rate"]) for b in bins),
+            intervals=tuple((b["low"], b["high"]) for b in bins),
+        )
+        n = sum(b["n"] for b in bins)
+        drawn.append(
+            Reliability(
+                reference=str(curve.get("reference") or ""),
+                finding=str(curve["finding"]),
+                given=str(curve["given"]),
+                n=n,
+                series=(perfect, ours),
+                ours=ours_by_key.get(_key(curve), {}),
+            )
+        )
+    return drawn
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in ("reference", "split", "finding", "given"))
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
+
+
+def scorecard_context(rows: Sequence[Row], reliability: Sequence[Row]) -> dict[str, Any]:
+    """Give the scorecard's template what it shows."""
+    return {
+        "boards": boards(rows),
+        "reliabilities": reliabilities(reliability, rows),
+        "FIGURES": FIGURES,
+        "GIVEN": GIVEN,
+        "TONES": TONES,
+        "scales": {"precision": PRECISION, "reviewed": REVIEWED, "shares": SHARES, "trusts": TRUSTS, "right": RIGHT},
+    }
+
+
+def render_scorecard(
+    rows: Sequence[Row],
+    reliability: Sequence[Row],
+    meta: Mapping[str, Any],
+    *,
+    boxes: Sequence[Row] = (),
+    readers: Sequence[Row] = (),
+    agreement: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = (),
+) -> str:
+    """Write the scorecard as one self-contained page; `meta` says how it was made.
+
+    `agreement` are tables, each a title, a header and lines, as the terminal shows them.
+    """
+    facts = {key: value for key, value in meta.items() if key not in ("notes", "title", "source")}
+    source = meta.get("source") or {}
+    return fill(
+        "scorecard.html",
+        version=meta.get("bpals", ""),
+        title=meta.get("title") or (source.get("title") if isinstance(source, Mapping) else source) or "",
+        facts=facts,
+        notes=meta.get("notes") or (),
+        boxes=boxes,
+        readers=readers,
+        agreement=agreement,
+        **scorecard_context(rows, reliability),
+    )
+
+
+def _board(reference: str, split: str | None, rows: Sequence[Row]) -> Board:
+    keys = list(dict.fromkeys((str(row["finding"]), str(row["given"])) for row in rows))
+    contests = [_contest(f, g, [r for r in rows if (r["finding"], r["given"]) == (f, g)]) for f, g in keys]
+    return Board(
+        reference=reference,
+        split=split or "all",
+        contests=tuple(c for c in contests if c.given == "all"),
+        within=tuple(c for c in contests if c.given != "all"),
+    )
+
+
+def _contest(finding: str, given: str, rows: Sequence[Row]) -> Contest:
+    order = list(METHODS)
+    ranked = sorted(rows, key=lambda row: order.index(row["method"]) if row["method"] in order else len(order))
+    found = []
+    # The most important curve is drawn last, on top.
+    for row in reversed(ranked):
+        points = [(share, row[key]) for key, share in BUDGETS.items() if row.get(key) is not None]
+        if points:
+            method = str(row["method"])
+            tone = TONES.get(method, "method-other")
+            found.append(Series(name=METHODS.get(method, method), tone=tone, points=((0, 0), *points)))
+    n, errors = (max((row.get(key) or 0 for row in rows), default=0) for key in ("n", "errors"))
+    return Contest(finding=finding, given=given, n=n, errors=errors, rows=tuple(ranked), found=tuple(found))

@@ -1,0 +1,48 @@
+"""The layout: templates, with every value escaped and every unknown name an error."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from bpals.report import charts, wording
+from bpals.report.wording import plain
+
+
+FILTERS = {
+    "count": wording.count,
+    "share": wording.share,
+    "probability": wording.probability,
+    "spoken": wording.spoken,
+    "listed": wording.listed,
+    "seconds": wording.seconds,
+    "plain": plain,
+}
+WORDS = {
+    "FLAGS": wording.FLAGS,
+    "METHODS": wording.METHODS,
+    "charts": charts,
+    "interval": wording.interval,
+    "of": wording.of,
+    "plural": wording.plural,
+    "share_interval": wording.share_interval,
+}
+
+
+def fill(template: str, **context: Any) -> str:
+    """Fill a template into a page."""
+    return _environment().get_template(template).render(**context)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("bpals.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS)
+    environment.globals.update(WORDS)
+    return environment

@@ -1,1 +1,0 @@
-"""People: who may enter, how they prove it, and for how long."""

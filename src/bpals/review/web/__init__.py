@@ -1,1 +1,0 @@
-"""The web: the application that browsers speak to, its rules, routes and pages."""

@@ -1,0 +1,97 @@
+"""FiftyOne: a sample a film; what readers said of it as Classifications, one field a verdict, and boxes as Detections.
+
+What they came to together is in fields of its own, `consensus_present` and so on, and is not read back.
+
+The JSON is FiftyOne's own form of samples: `fiftyone.Sample.from_dict` takes each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+import polars as pl
+from bpals.errors import TruthError
+from bpals.store.ledger.schema import VERDICTS
+from bpals.reviews.exchange import Films, Found, Written, boxes_of, loaded, not_drawn, table_of
+from bpals.reviews.exchange import KEPT, REASON, truths_of
+
+
+GIVEN_BACK = tuple(KEPT.names())
+"""The columns that this format gives back as they were."""
+SETTLED = "consensus_"
+"""Before the name of a verdict: the field of what the readers of a film came to."""
+_APART = ("image_id", "finding", "verdict", "confidence")
+
+Row = dict[str, Any]
+
+
+def write(reviews: pl.DataFrame, films: Films) -> Written:
+    """Write one sample a film."""
+    samples, unsized, truths = [], 0, truths_of(reviews)
+    for (film,), part in reviews.group_by("image_id", maintain_order=True):
+        rows, came_to = part.rows(named=True), [row for rows in truths.get(str(film), []) for row in rows]
+        size = films.sizes.get(str(film))
+        sample: Row = {"filepath": film, "tags": [], "_media_type": "image"}
+        for verdict in VERDICTS:
+            if said := [_classification(row) for row in rows if row["verdict"] == verdict]:
+                sample[verdict] = {"_cls": "Classifications", "classifications": said}
+            if said := [_truth(row) for row in came_to if row["truth"] == verdict]:
+                sample[SETTLED + verdict] = {"_cls": "Classifications", "classifications": said}
+        boxed = [row for row in rows if row["box"]]
+        if boxed and size:
+            drawn = [_detection(row, box, size) for row in boxed for box in boxes_of(row["box"])]
+            sample["boxes"] = {"_cls": "Detections", "detections": drawn}
+        unsized += 0 if size else len(boxed)
+        samples.append(sample)
+    content = json.dumps({"samples": samples}, ensure_ascii=False, indent=1).encode()
+    return Written(files={"": content}, notices=not_drawn(unsized))
+
+
+def _classification(row: Row) -> Row:
+    sure = row["confidence"]
+    kept = {name: row[name] for name in (*KEPT.names(), REASON) if name not in _APART}
+    given = None if sure is None else sure / 100
+    return {"_cls": "Classification", "tags": [row["phase"]], "label": row["finding"], "confidence": given, **kept}
+
+
+def _truth(row: Row) -> Row:
+    told = {"how": row["truth_how"], "round": row["truth_round"], "by": row["truth_by"], "at": row["truth_at"]}
+    kept = {"study": row["study"], "note": row["truth_note"], "amended_since": row["amended_since"], **told}
+    return {"_cls": "Classification", "tags": [row["truth_how"]], "label": row["finding"], "confidence": None, **kept}
+
+
+def _detection(row: Row, box: list[float], size: tuple[int, int]) -> Row:
+    shares = [each / side for each, side in zip(box, (*size, *size), strict=True)]
+    return {
+        "_cls": "Detection",
+        "tags": [row["phase"]],
+        "label": row["finding"],
+        "bounding_box": shares,
+        "reader": row["reader"],
+        "external_id": row["external_id"],
+    }
+
+
+def is_ours(content: Any) -> bool:
+    """Say whether these are samples of FiftyOne."""
+    return isinstance(content, dict) and isinstance(content.get("samples"), list)
+
+
+def read(content: bytes, name: str) -> Found:
+    """Read samples whose fields are called after the verdicts, as they are written here."""
+    whole = loaded(content, name)
+    if not is_ours(whole):
+        raise TruthError(f"{name} holds no samples of FiftyOne. Name another file, or its format: --format csv")
+    rows = []
+    try:
+        for sample in whole["samples"]:
+            for verdict in VERDICTS:
+                for said in (sample.get(verdict) or {}).get("classifications", []):
+                    kept = {key: value for key, value in said.items() if key in KEPT.names()}
+                    sure = said.get("confidence")
+                    kept["confidence"] = None if sure is None else round(100 * sure)
+                    apart = {"image_id": sample["filepath"], "finding": said["label"], "verdict": verdict}
+                    rows.append(kept | apart)
+    except (KeyError, TypeError, AttributeError):
+        raise TruthError(f"{name}: a sample has no filepath, or a classification no label. Export it again") from None
+    return Found(table=table_of(rows, name))

@@ -1,0 +1,251 @@
+"""Label Studio: a task a film, an annotation a reading, a choice a finding and a rectangle a box.
+
+What the readers came to is an annotation of its own, marked as ground truth. It is no read, and none is made of it.
+
+What Label Studio has no word for travels in `meta`, beside each choice. Where somebody changed a choice or a rectangle
+there, what stands on the page counts, and the read is a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+import polars as pl
+from bpals.errors import TruthError
+from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, no_reads, not_drawn, table_of
+from bpals.reviews.exchange import KEPT, REASON, TRUTH, truths_of
+from bpals.types import Notice
+
+
+READING = ("reader", "phase", "round", "repeat", "at", "reading_id", "position")
+"""What the choices of one annotation have in common."""
+OURS = "bpals"
+SETTLED = "bpals_truth"
+"""Under `meta` of a choice that the readers came to together."""
+NEAR = 1e-6
+"""Per cent of a side by which a rectangle may differ from the box that it was made of."""
+
+Row = dict[str, Any]
+
+
+def write(reviews: pl.DataFrame, films: Films) -> Written:
+    """Write tasks with annotations, as `Import` takes them."""
+    tasks, unsized, truths = [], 0, truths_of(reviews)
+    for number, (film, part) in enumerate(reviews.group_by("image_id", maintain_order=True), start=1):
+        size = films.sizes.get(str(film[0]))
+        unsized += 0 if size else part["box"].drop_nulls().len()
+        annotations = [
+            _annotation(rows.rows(named=True), size) for _, rows in part.group_by(READING, maintain_order=True)
+        ]
+        annotations += [_truth(rows) for rows in truths.get(str(film[0]), [])]
+        data = {"image": film[0], "image_id": film[0]}
+        tasks.append({"id": number, "data": data, "annotations": annotations, "predictions": []})
+    content = json.dumps(tasks, ensure_ascii=False, indent=1).encode()
+    return Written(files={"": content}, notices=not_drawn(unsized))
+
+
+def _annotation(rows: list[Row], size: tuple[int, int] | None) -> Row:
+    first = rows[0]
+    results = []
+    for row in rows:
+        drawn = [_rectangle(row, box, size) for box in boxes_of(row["box"])] if size else []
+        results += [_choice(row, drawn=bool(drawn)), *drawn]
+    return {
+        "result": results,
+        "was_cancelled": False,
+        "ground_truth": False,
+        "created_at": first["at"],
+        "lead_time": first["wall_s"],
+    }
+
+
+def _truth(rows: list[Row]) -> Row:
+    """Write what the readers of a film came to in one study."""
+    results = [
+        {
+            "id": _region(f"{row['study']} {row['image_id']} {row['finding']}"),
+            "from_name": _tag(row["finding"]),
+            "to_name": "image",
+            "type": "choices",
+            "value": {"choices": [row["truth"]]},
+            "meta": {SETTLED: {name: row[name] for name in ("study", "finding", *TRUTH.names())}},
+        }
+        for row in rows
+    ]
+    return {
+        "result": results,
+        "was_cancelled": False,
+        "ground_truth": True,
+        "created_at": max(row["truth_at"] for row in rows),
+        "lead_time": None,
+    }
+
+
+def _choice(row: Row, *, drawn: bool) -> Row:
+    return {
+        "id": _region(row["external_id"]),
+        "from_name": _tag(row["finding"]),
+        "to_name": "image",
+        "type": "choices",
+        "value": {"choices": [row["verdict"]]},
+        "meta": {OURS: {**{name: row[name] for name in (*KEPT.names(), REASON)}, "drawn": drawn}},
+    }
+
+
+def _rectangle(row: Row, box: list[float], size: tuple[int, int]) -> Row:
+    return {
+        "id": _region(f"{row['external_id']} {box}"),
+        "from_name": "boxes",
+        "to_name": "image",
+        "type": "rectanglelabels",
+        "original_width": size[0],
+        "original_height": size[1],
+        "image_rotation": 0,
+        "value": {**_percent(box, size), "rotation": 0, "rectanglelabels": [row["finding"]]},
+    }
+
+
+def _percent(box: list[float], size: tuple[int, int]) -> dict[str, float]:
+    sides = (*size, *size)
+    shares = (100 * each / side for each, side in zip(box, sides, strict=True))
+    return dict(zip(("x", "y", "width", "height"), shares, strict=True))
+
+
+def _region(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _tag(finding: str) -> str:
+    return re.sub(r"\W+", "_", finding)
+
+
+def is_ours(content: Any) -> bool:
+    """Say whether this is an export of Label Studio: a list of tasks."""
+    return isinstance(content, list) and all(isinstance(each, dict) and "data" in each for each in content)
+
+
+def read(content: bytes, name: str) -> Found:
+    """Read tasks that were exported here or in Label Studio."""
+    tasks = loaded(content, name)
+    if not is_ours(tasks):
+        raise TruthError(f"{name} is no list of Label Studio's tasks. Export it as JSON, not as JSON-MIN")
+    rows: list[Row] = []
+    cancelled, settled = 0, 0
+    for number, task in enumerate(tasks, start=1):
+        where = f"{name}, task {number}"
+        try:
+            for annotation in task.get("annotations") or task.get("completions") or []:
+                cancelled += bool(annotation.get("was_cancelled"))
+                if not annotation.get("was_cancelled"):
+                    spoken = _without_truths(annotation)
+                    settled += len(annotation.get("result", [])) - len(spoken["result"])
+                    rows += _reads(task, spoken, where)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            raise TruthError(f"{where} is not as Label Studio writes it. Export it again as JSON") from None
+    message = f"{name}: {cancelled:,} annotations were skipped by their readers and are no reads"
+    skipped = (Notice(code="skipped", count=cancelled, message=message),) * bool(cancelled)
+    return Found(table=table_of(rows, name), notices=(*skipped, *no_reads(name, settled)))
+
+
+def _without_truths(annotation: Mapping[str, Any]) -> Row:
+    """Leave out the choices that were written as a consensus and are still as they were; what was changed is a read."""
+    return dict(annotation) | {"result": [each for each in annotation.get("result", []) if not _is_truth(each)]}
+
+
+def _is_truth(result: Any) -> bool:
+    told = (result.get("meta") or {}).get(SETTLED) if isinstance(result, dict) else None
+    return isinstance(told, dict) and result["value"].get("choices") == [told.get("truth")]
+
+
+def _reads(task: Mapping[str, Any], annotation: Mapping[str, Any], where: str) -> Iterator[Row]:
+    """Give a read a choice; a finding that has only a rectangle is present."""
+    results = [each for each in annotation.get("result", []) if isinstance(each, dict)]
+    rectangles: dict[str, list[Row]] = {}
+    for each in results:
+        if each.get("type") == "rectanglelabels":
+            for label in each["value"].get("rectanglelabels", []):
+                rectangles.setdefault(_tag(label), []).append(each)
+    texts = {each.get("from_name"): each["value"]["text"] for each in results if each.get("type") == "textarea"}
+    page = {"note": _joined(texts.get("note")), **_of_the_film(results)}
+    for each in results:
+        if each.get("type") == "choices" and each.get("from_name") not in page:
+            drawn = rectangles.pop(_tag(str(each["from_name"])), [])
+            yield _read(task, annotation, each, drawn, page, where)
+    for drawn in rectangles.values():
+        label = drawn[0]["value"]["rectanglelabels"][0]
+        implied = {"id": drawn[0].get("id"), "from_name": label, "value": {"choices": ["present"]}}
+        yield _read(task, annotation, implied, drawn, page, where)
+
+
+def _read(
+    task: Mapping[str, Any], annotation: Mapping[str, Any], choice: Row, drawn: list[Row], page: Row, where: str
+) -> Row:
+    words = choice["value"].get("choices") or []
+    if len(words) != 1:
+        raise TruthError(f"{where}: {choice['from_name']!r} has {len(words)} choices. Let a reader choose one")
+    kept = (choice.get("meta") or {}).get(OURS)
+    if not isinstance(kept, dict):
+        stem = annotation.get("unique_id") or f"{annotation.get('project', '')}-{annotation.get('id')}"
+        return {
+            "image_id": task["data"].get("image_id") or task["data"].get("image"),
+            "finding": choice["from_name"],
+            "reader": _who(annotation.get("completed_by")),
+            "verdict": words[0],
+            "box": as_boxes([_pixels(each, where) for each in drawn]),
+            "at": annotation.get("updated_at") or annotation.get("created_at"),
+            "wall_s": annotation.get("lead_time"),
+            "external_id": f"label-studio-{stem}-{choice['from_name']}",
+            **page,
+        }
+    row = {name: kept.get(name) for name in KEPT.names()}
+    changed = words[0] != row["verdict"] or ((bool(kept.get("drawn")) or bool(drawn)) and _moved(row["box"], drawn))
+    if not changed:
+        return row
+    at = annotation.get("updated_at") or annotation.get("created_at")
+    box = as_boxes([_pixels(each, where) for each in drawn]) if drawn or kept.get("drawn") else row["box"]
+    who = _who(annotation.get("completed_by")) or row["reader"]
+    told = {"verdict": words[0], "box": box, "reader": who, "at": at}
+    return row | told | {"external_id": f"{row['external_id']} changed {_region(json.dumps(told))}"}
+
+
+def _moved(box: str | None, drawn: list[Row]) -> bool:
+    """Say whether the rectangles are not those that were written for a box."""
+    boxes = boxes_of(box)
+    if len(boxes) != len(drawn):
+        return True
+    for each, rectangle in zip(boxes, drawn, strict=True):
+        size = (rectangle["original_width"], rectangle["original_height"])
+        wanted = _percent(each, size)
+        if any(abs(rectangle["value"][side] - value) > NEAR for side, value in wanted.items()):
+            return True
+    return False
+
+
+def _pixels(rectangle: Row, where: str) -> list[float]:
+    try:
+        size = (rectangle["original_width"], rectangle["original_height"]) * 2
+        sides = [rectangle["value"][side] for side in ("x", "y", "width", "height")]
+        return [round(share * side / 100, 3) for share, side in zip(sides, size, strict=True)]
+    except (KeyError, TypeError):
+        raise TruthError(f"{where}: a rectangle has no place or no original_width. Export it as JSON") from None
+
+
+def _of_the_film(results: list[Row]) -> Row:
+    """Read what is said of the film itself, where a page asks for it under these names."""
+    chosen = {
+        each.get("from_name"): each["value"].get("choices", []) for each in results if each.get("type") == "choices"
+    }
+    return {name: chosen[name][0] for name in ("quality", "devices") if chosen.get(name)}
+
+
+def _joined(text: Any) -> str | None:
+    return "\n".join(text) if isinstance(text, list) else text
+
+
+def _who(completed_by: Any) -> str | None:
+    if isinstance(completed_by, dict):
+        completed_by = completed_by.get("email") or completed_by.get("id")
+    return None if completed_by is None else str(completed_by)

@@ -1,0 +1,545 @@
+"""Who reads what next: leases, the order of each reader, and the hidden repeats.
+
+The lowest batch that still wants a reader comes first, and within it each reader has an order of their own, made from
+the seed of the study. A lease ends by the database's clock: the case goes back, and what was written stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+import hashlib
+import secrets
+from typing import Any
+from sqlalchemy import Row, and_, bindparam, exists, func, insert, literal, or_, select
+from bpals.errors import ContractBroken
+from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.schema import CASE, READING
+from bpals.room.desk import readings
+from bpals.room.desk.readings import Answer
+from bpals.room.desk.readings import STILL_OPEN, WHOLE
+from bpals.room.desk.settling import settle
+from bpals.room.desk.readings import Sitting
+from bpals.room.desk.study import Study
+from sqlalchemy import exists, literal, select
+from bpals.room.desk.readings import WhyNone
+from collections.abc import Iterator, Mapping, Sequence
+import polars as pl
+from sqlalchemy import exists, func, insert, literal, select, update
+from bpals.errors import UnknownName, UsageError
+from bpals.store.ledger.schema import BATCH, CASE, DRAWN, READING
+from bpals.store.ledger.schema import now
+from bpals.store.ledger.backend import insert_new
+from dataclasses import replace
+from sqlalchemy import Row, bindparam, select
+from bpals.errors import NotNow
+from bpals.store.ledger.schema import READING, REVIEW
+from bpals.room.desk.readings import Answer, Verdict
+from bpals.room.desk.readings import BlindRead, PastReading, Saved
+
+
+BELIEVED_S = 10.0
+"""How long it is believed that the batches before have nothing: a case that is given back waits at most so long."""
+
+
+class Floors:
+    """The lowest batch that had a case for a reader a moment ago; a hint, and never more than that."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Know nothing yet; the clock is one that only goes forward."""
+        self._clock = clock
+        self._found: dict[int, tuple[int, float]] = {}
+
+    def of(self, account_id: int) -> int:
+        """Give the batch to begin with."""
+        batch, until = self._found.get(account_id, (0, 0.0))
+        return batch if self._clock() < until else 0
+
+    def found(self, account_id: int, batch: int, *, began_at: int) -> None:
+        """Remember where the search from a batch ended; what was remembered is not believed for longer thereby."""
+        _, until = self._found.get(account_id, (0, 0.0))
+        self._found[account_id] = (batch, until if began_at else self._clock() + BELIEVED_S)
+
+    def forget(self) -> None:
+        """Know nothing again: cases were drawn or withdrawn."""
+        self._found.clear()
+
+
+BLANK = Answer().as_json()
+PLENTY, SPARE = 12, 3
+"""Where a batch has so many cases left for a reader, some more are leased at once: the next asks then write nothing."""
+_INSERT = Ready(insert(READING))
+
+_MINE = and_(READING.c.study_id == bindparam("study"), READING.c.account_id == bindparam("reader"))
+_IN_HAND = Ready(WHOLE.where(_MINE, READING.c.state.in_([literal("leased"), literal("locked")])))
+_RETURNED = Ready(
+    WHOLE.where(
+        _MINE, READING.c.state == "released", or_(CASE.c.taken < CASE.c.wanted, READING.c.slot.like("repeat %"))
+    )
+    .order_by(READING.c.position)
+    .limit(1)
+)
+_SKIPPED = Ready(WHOLE.where(_MINE, READING.c.state == "skipped"))
+_LAST_PLACE = Ready(select(func.coalesce(func.max(READING.c.position), -1)).where(_MINE))
+_OVERDUE = Ready(
+    WHOLE.where(
+        READING.c.study_id == bindparam("study"),
+        READING.c.state.in_([literal("leased"), literal("locked")]),
+        READING.c.held_until < bindparam("moment"),
+    )
+)
+_FIRST_OVERDUE = Ready(
+    select(READING.c.reading_id)
+    .where(
+        READING.c.study_id == bindparam("study"),
+        READING.c.state == "leased",
+        READING.c.held_until < bindparam("moment"),
+    )
+    .limit(1)
+)
+_READ_BY_ME = exists(literal(1)).where(READING.c.account_id == bindparam("reader"), READING.c.case_id == CASE.c.case_id)
+_OFFERED = and_(CASE.c.study_id == bindparam("study"), STILL_OPEN, ~_READ_BY_ME)
+
+
+def _lowest(*more: Any) -> Ready:
+    from_floor = CASE.c.batch >= bindparam("floor")
+    return Ready(select(CASE.c.batch).where(_OFFERED, from_floor, *more).order_by(CASE.c.batch).limit(1))
+
+
+def _of_batch(*more: Any) -> Ready:
+    numbered = CASE.c.batch == bindparam("number")
+    return Ready(select(CASE.c.case_id, CASE.c.wanted, CASE.c.taken).where(_OFFERED, numbered, *more))
+
+
+_LOWEST, _OF_BATCH = _lowest(), _of_batch()
+_BEGUN = CASE.c.taken > 0
+_LOWEST_BEGUN, _BEGUN_OF_BATCH = _lowest(_BEGUN), _of_batch(_BEGUN)
+
+
+def shuffled(seed: int, *names: object) -> str:
+    """Give a text by which things are ordered as if at random, and the same way each time."""
+    return hashlib.sha256("\0".join(map(str, (seed, *names))).encode()).hexdigest()
+
+
+def sweep(sitting: Sitting) -> None:
+    """Let the clock do its part: leases that ended go back, and a last lock can no longer be undone."""
+    overdue = {"study": sitting.study_id, "moment": sitting.now}
+    for row in _OVERDUE.rows(sitting.connection, **overdue):
+        if row.state == "leased":
+            readings.give_back(sitting, row, "released")
+            sitting.note("lease ended", {"state": "released", "version": row.version}, reading_id=row.reading_id)
+        elif not sitting.study.reveal:
+            finish_blind(sitting, row)
+
+
+def finish_blind(sitting: Sitting, row: Row[Any]) -> None:
+    """Make a locked read final where nothing is revealed, and see whether its case is settled."""
+    readings.move(sitting, row.reading_id, state="done")
+    sitting.note("final", {"state": "done", "version": row.version}, reading_id=row.reading_id)
+    settle(sitting, row.case_id)
+
+
+def is_due(sitting: Sitting, held: list[Row[Any]]) -> bool:
+    """Say whether the clock has something to do: a lease of anybody's has ended, or one of these is half over."""
+    overdue = {"study": sitting.study_id, "moment": sitting.now}
+    ends = _FIRST_OVERDUE.first(sitting.connection, **overdue)
+    return ends is not None or any(_is_half_over(sitting, row) for row in held)
+
+
+def in_hand(sitting: Sitting) -> list[Row[Any]]:
+    """Give the readings that this reader holds, in their order: being read, or locked and waiting for a second read."""
+    rows = _IN_HAND.rows(sitting.connection, **_me(sitting))
+    # Sorted here: asked to sort, SQLite would go through all that the reader ever read.
+    return sorted((row for row in rows if row.state == "leased" or sitting.study.reveal), key=lambda row: row.position)
+
+
+def fill(sitting: Sitting, missing: int, *, stopped: bool, floors: Floors) -> int:
+    """Lease so many cases, fewer where fewer are left, and some more where there are plenty; say how many."""
+    leased = 0
+    while leased < missing and _take_returned(sitting):
+        leased += 1
+    if leased == missing:
+        return leased
+    place = int(_LAST_PLACE.value(sitting.connection, **_me(sitting)))
+    offered: list[Row[Any]] = []
+    while leased < missing:
+        case_id = None if stopped else due_repeat(sitting, place + 1)
+        if case_id is not None:
+            _lease(sitting, case_id, f"repeat {sitting.account.name}", place + 1)
+        else:
+            if not offered:
+                offered = _offer(sitting, stopped=stopped, floors=floors)
+                missing += SPARE if len(offered) >= PLENTY else 0
+            if not offered:
+                break
+            _take(sitting, offered.pop(0), place + 1)
+        place, leased = place + 1, leased + 1
+    return leased
+
+
+def bring_back(sitting: Sitting) -> int:
+    """Let the reader be handed again what they skipped, as far as others have not taken it."""
+    rows = _SKIPPED.rows(sitting.connection, **_me(sitting))
+    for row in rows:
+        readings.move(sitting, row.reading_id, state="released")
+        sitting.note("brought back", {"state": "released", "version": row.version}, reading_id=row.reading_id)
+    return len(rows)
+
+
+def renew(sitting: Sitting, held: list[Row[Any]]) -> None:
+    """Lengthen leases that are more than half over: their reader is here."""
+    for row in held:
+        if _is_half_over(sitting, row):
+            readings.move(sitting, row.reading_id, held_until=sitting.lease_end)
+
+
+def _is_half_over(sitting: Sitting, row: Row[Any]) -> bool:
+    return bool(row.state == "leased" and row.held_until < sitting.now + 30 * sitting.study.lease_minutes)
+
+
+def _me(sitting: Sitting) -> dict[str, int]:
+    return {"study": sitting.study_id, "reader": sitting.account.account_id}
+
+
+def _take_returned(sitting: Sitting) -> bool:
+    """Lease again what this reader had begun, with its draft, if the case is still free."""
+    row = _RETURNED.first(sitting.connection, **_me(sitting))
+    if row is None or not readings.take_again(sitting, row):
+        return False
+    sitting.note("leased again", {"state": "leased", "version": row.version}, reading_id=row.reading_id)
+    return True
+
+
+def _offer(sitting: Sitting, *, stopped: bool, floors: Floors) -> list[Row[Any]]:
+    """Give the cases of the lowest batch that has one for this reader, in the reader's own order."""
+    lowest, of_batch = (_LOWEST_BEGUN, _BEGUN_OF_BATCH) if stopped else (_LOWEST, _OF_BATCH)
+    batch = _lowest_batch(sitting, lowest, floors)
+    if batch is None:
+        return []
+    cases = of_batch.rows(sitting.connection, **_me(sitting), number=batch)
+    seed, reader = sitting.study.seed, sitting.account.account_id
+    return sorted(cases, key=lambda case: shuffled(seed, reader, case.case_id))
+
+
+def _take(sitting: Sitting, case: Row[Any], place: int) -> None:
+    """Lease a case that wants a reader."""
+    slot = "1" if case.taken == 0 else readings.free_slot(sitting, case.case_id, case.wanted)
+    if slot is None:
+        raise ContractBroken(f"case {case.case_id} counts {case.taken} readers, but its {case.wanted} places are taken")
+    readings.count_taken(sitting, case.case_id, 1)
+    _lease(sitting, case.case_id, slot, place)
+
+
+def _lowest_batch(sitting: Sitting, lowest: Ready, floors: Floors) -> int | None:
+    """Give the lowest batch that has a case for this reader, looking first where it was last time."""
+    reader = sitting.account.account_id
+    for floor in dict.fromkeys((floors.of(reader), 0)):
+        batch = lowest.value(sitting.connection, **_me(sitting), floor=floor)
+        if batch is not None:
+            floors.found(reader, batch, began_at=floor)
+            return int(batch)
+    return None
+
+
+def _lease(sitting: Sitting, case_id: int, slot: str, place: int) -> None:
+    reading_id = secrets.token_urlsafe(16)
+    row = {
+        "reading_id": reading_id,
+        "study_id": sitting.study_id,
+        "case_id": case_id,
+        "account_id": sitting.account.account_id,
+        "slot": slot,
+        "position": place,
+        "state": "leased",
+        "version": 0,
+        "answer": BLANK,
+        "held_until": sitting.lease_end,
+        "began": sitting.now,
+        "locked": None,
+        "signal": None,
+    }
+    _INSERT.run(sitting.connection, **row)
+    told = {"state": "leased", "version": 0, "case": case_id, "slot": slot, "reader": sitting.account.name}
+    sitting.note("leased", told, reading_id=reading_id)
+
+
+_ONCE = READING.alias("once")
+_REPEATABLE = Ready(
+    select(READING.c.case_id)
+    .where(
+        _MINE,
+        READING.c.state.in_([literal("locked"), literal("done")]),
+        READING.c.position <= bindparam("latest"),
+        READING.c.slot.not_like("repeat %"),
+        ~exists(literal(1)).where(_ONCE.c.case_id == READING.c.case_id, _ONCE.c.slot == bindparam("slot")),
+    )
+    .order_by(READING.c.position.desc())
+    .limit(200)
+)
+DISTANCE = 5
+"""A film comes again after at least so many others, or half a batch if that is more."""
+
+
+def repeat_distance(study: Study) -> int:
+    """Say after how many cases at the earliest a film may come again."""
+    return max(DISTANCE, study.batch // 2)
+
+
+def due_repeat(sitting: Sitting, place: int) -> int | None:
+    """Give the case that this reader is to read again at this place of their order, if there is to be one.
+
+    Of every 1 / repeats places one is for a repeat; which one, is drawn from the seed, so that nobody can count it out.
+    """
+    if sitting.study.repeats <= 0:
+        return None
+    seed, reader = sitting.study.seed, sitting.account.account_id
+    block = max(1, round(1 / sitting.study.repeats))
+    drawn = int(shuffled(seed, reader, "repeat", place // block)[:8], 16) % block
+    latest = place - repeat_distance(sitting.study)
+    if place % block != drawn or latest < 0:
+        return None
+    asked = {**_me(sitting), "latest": latest, "slot": f"repeat {sitting.account.name}"}
+    cases = [row.case_id for row in _REPEATABLE.rows(sitting.connection, **asked)]
+    return min(cases, key=lambda case_id: shuffled(seed, reader, "again", case_id), default=None)
+
+
+def why_none(sitting: Sitting, stopped: str) -> tuple[WhyNone, str]:
+    """Say why there is no case for this reader now."""
+    ask, mine = sitting.connection.execute, READING.c.account_id == sitting.account.account_id
+    here = CASE.c.study_id == sitting.study_id
+    if ask(select(CASE.c.case_id).where(here, CASE.c.withdrawn == 0).limit(1)).first() is None:
+        return "empty", "No film has been drawn for this study yet."
+    of_study = READING.c.study_id == sitting.study_id
+    skipped = ask(
+        select(READING.c.reading_id)
+        .join_from(READING, CASE, READING.c.case_id == CASE.c.case_id)
+        .where(of_study, mine, READING.c.state == "skipped", CASE.c.taken < CASE.c.wanted)
+    ).all()
+    if skipped:
+        return "skipped", f"Nothing is left but what you skipped: {len(skipped):,}. You can have them back."
+    own = READING.alias("own")
+    read_by_me = exists(literal(1)).where(
+        own.c.account_id == sitting.account.account_id, own.c.case_id == READING.c.case_id, own.c.state != "released"
+    )
+    held = select(READING.c.reading_id).where(of_study, ~mine, READING.c.state == "leased", ~read_by_me).limit(1)
+    if stopped:
+        return "stopped", f"The study is done: {stopped}."
+    if ask(held).first() is not None:
+        return "held", "The cases that are left are being read by others. One that is given back comes to you."
+    return "read", "You have read every case that wants you. Thank you."
+
+
+COLUMNS = pl.Schema(
+    {
+        "image_id": pl.String(),
+        "patient_id": pl.String(),
+        "finding": pl.String(),
+        "how": pl.String(),  # value or random; never shown to a reader
+        "inclusion": pl.Float64(),
+    }
+)
+"""What is drawn: one row a pair, in the order of reading."""
+
+_HAS_READING = exists(literal(1)).where(READING.c.case_id == CASE.c.case_id)
+
+
+def check_drawn(cases: pl.DataFrame, findings: Sequence[str]) -> pl.DataFrame:
+    """Give the pairs in their types; a column or finding that does not fit is refused."""
+    if missing := [name for name in COLUMNS if name not in cases.columns]:
+        raise UsageError(f"the drawn cases have no column {missing[0]!r}. Give {', '.join(COLUMNS)}")
+    pairs = cases.select(pl.col(name).cast(kind) for name, kind in COLUMNS.items())
+    for finding in pairs["finding"].unique().sort():
+        if finding not in findings:
+            raise UnknownName.of("finding of the study", str(finding), findings, where="the drawn cases")
+    chance = pl.col("inclusion").fill_nan(None)
+    return pairs.with_columns(chance).unique(["image_id", "finding"], keep="first", maintain_order=True)
+
+
+def withdraw(sitting: Sitting) -> int:
+    """Offer no more the cases that nobody has opened, and say how many those were."""
+    unbegun = (CASE.c.study_id == sitting.study_id) & (CASE.c.withdrawn == 0) & (CASE.c.taken == 0) & ~_HAS_READING
+    return sitting.connection.execute(update(CASE).where(unbegun).values(withdrawn=1)).rowcount
+
+
+def add(sitting: Sitting, pairs: pl.DataFrame, signal: str) -> int:
+    """Add the films as cases, a batch after the other, and say how many are new.
+
+    A film that is a case already is not read again: its new pairs are noted with that case. Only where a study asks
+    nothing but the drawn findings, and the case has been begun without them, the film becomes a case once more.
+    """
+    films = pairs.group_by("image_id", maintain_order=True).agg(pl.col("patient_id").first(), "finding")
+    live = _live_cases(sitting)
+    asked = _asked(sitting) if sitting.study.asks == "drawn" else {}
+    known: dict[str, int] = {}
+    new: list[dict[str, Any]] = []
+    left_out: set[tuple[str, str]] = set()
+    for image_id, patient_id, findings in films.iter_rows():
+        case_id, begun = live.get(image_id, (0, False))
+        if case_id and (sitting.study.asks == "all" or not begun):
+            known[image_id] = case_id
+            continue
+        again = asked.get(image_id, set()) if case_id else set()
+        left_out.update((image_id, finding) for finding in findings if finding in again)
+        if set(findings) - again:
+            new.append({"image_id": image_id, "patient_id": patient_id})
+    added = _insert(sitting, new, signal)
+    for cases, store in ((added, _insert_drawn), (known, _insert_missing)):
+        store(
+            sitting,
+            [
+                {"case_id": cases[image_id], "finding": finding, "how": how, "inclusion": inclusion}
+                for image_id, _, finding, how, inclusion in pairs.iter_rows()
+                if image_id in cases and (image_id, finding) not in left_out
+            ],
+        )
+    return len(new)
+
+
+def _live_cases(sitting: Sitting) -> dict[str, tuple[int, bool]]:
+    """Give the newest case of each film that is not withdrawn, and whether somebody has opened it."""
+    cases = (
+        select(CASE.c.image_id, CASE.c.case_id, _HAS_READING)
+        .where(CASE.c.study_id == sitting.study_id, CASE.c.withdrawn == 0)
+        .order_by(CASE.c.case_id)
+    )
+    return {image_id: (case_id, bool(begun)) for image_id, case_id, begun in sitting.connection.execute(cases)}
+
+
+def _asked(sitting: Sitting) -> dict[str, set[str]]:
+    """Give the findings that the live cases of each film ask already."""
+    pairs = (
+        select(CASE.c.image_id, DRAWN.c.finding)
+        .join_from(CASE, DRAWN, DRAWN.c.case_id == CASE.c.case_id)
+        .where(CASE.c.study_id == sitting.study_id, CASE.c.withdrawn == 0)
+    )
+    asked: dict[str, set[str]] = {}
+    for image_id, finding in sitting.connection.execute(pairs):
+        asked.setdefault(image_id, set()).add(finding)
+    return asked
+
+
+def _next_batch(sitting: Sitting) -> int:
+    last = select(func.max(BATCH.c.number)).where(BATCH.c.study_id == sitting.study_id)
+    return int(sitting.connection.execute(last).scalar() or 0) + 1
+
+
+def _insert_drawn(sitting: Sitting, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        sitting.connection.execute(insert(DRAWN), rows)
+
+
+def _insert_missing(sitting: Sitting, rows: Sequence[Mapping[str, Any]]) -> None:
+    insert_new(sitting.connection, DRAWN, rows)
+
+
+def _insert(sitting: Sitting, new: Sequence[Mapping[str, Any]], signal: str) -> dict[str, int]:
+    """Insert the new cases with their batches, and give image_id -> case_id."""
+    if not new:
+        return {}
+    first = _next_batch(sitting)
+    batches = list(_batches(new, sitting.study.batch, first))
+    at = now()
+    numbers = [{"study_id": sitting.study_id, "number": number, "signal": signal, "at": at} for number, _ in batches]
+    sitting.connection.execute(insert(BATCH), numbers)
+    same = {"study_id": sitting.study_id, "wanted": sitting.study.readers_per_case, "taken": 0, "withdrawn": 0}
+    new_rows = [
+        {**case, **same, "batch": number, "stage": "reading", "round": 0} for number, some in batches for case in some
+    ]
+    sitting.connection.execute(insert(CASE), new_rows)
+    added = select(CASE.c.image_id, CASE.c.case_id).where(CASE.c.study_id == sitting.study_id, CASE.c.batch >= first)
+    return dict(iter(sitting.connection.execute(added)))
+
+
+def _batches(
+    cases: Sequence[Mapping[str, Any]], size: int, first: int
+) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
+    for number, start in enumerate(range(0, len(cases), size), start=first):
+        yield number, cases[start : start + size]
+
+
+_SAID = Ready(
+    select(REVIEW.c.phase, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.quality, REVIEW.c.devices)
+    .where(REVIEW.c.reading_id == bindparam("wanted_id"))
+    .order_by(REVIEW.c.review_id)
+)
+_FINISHED = (
+    select(READING.c.reading_id, READING.c.position, READING.c.locked, READING.c.answer)
+    .where(
+        READING.c.study_id == bindparam("study"),
+        READING.c.account_id == bindparam("reader"),
+        READING.c.state.in_(bindparam("states", expanding=True)),
+        READING.c.position > bindparam("after"),
+    )
+    .order_by(READING.c.position.desc())
+    .limit(bindparam("most"))
+)
+
+
+def with_reading(sitting: Sitting, saved: Saved, reading_id: str) -> Saved:
+    """Put into a receipt the reading as it stands now, and what is stored of it where its second read is due."""
+    row = readings.fresh(sitting, reading_id)
+    view = readings.show(sitting, row)
+    return replace(saved, view=view, read=_blind_read(sitting, row) if view.phase == "second" else None)
+
+
+def blind_read(sitting: Sitting, reading_id: str) -> BlindRead:
+    """Give what is stored of a reader's own blind read; NotNow before the lock."""
+    return _blind_read(sitting, readings.find(sitting, reading_id))
+
+
+def _blind_read(sitting: Sitting, row: Row[Any]) -> BlindRead:
+    said = _said(sitting, row.reading_id)
+    blind = said.get("blind")
+    if row.state not in {"locked", "done"} or not blind:
+        raise NotNow("this case is not locked: nothing of it is stored yet")
+    any_of_it = next(iter(blind.values()))
+    return BlindRead(
+        verdicts=_verdicts(blind),
+        quality=any_of_it.quality,
+        devices=any_of_it.devices,
+        second=_verdicts(said["second"]) if "second" in said else None,
+    )
+
+
+def last_readings(sitting: Sitting, most: int) -> tuple[PastReading, ...]:
+    """Give the readings that this reader finished last, the newest first.
+
+    Where films come again unmarked, none is listed that may be the one on the screen: that is to be read anew.
+    """
+    study, held = sitting.study, in_hand(sitting)
+    asked = {
+        "study": sitting.study_id,
+        "reader": sitting.account.account_id,
+        # Where the study reveals, a case that is locked and not done still waits for its second read.
+        "states": ["done"] if study.reveal else ["locked", "done"],
+        "after": held[0].position - repeat_distance(study) if held and study.repeats > 0 else -1,
+        "most": most,
+    }
+    return tuple(_past(sitting, row) for row in sitting.connection.execute(_FINISHED, asked).all())
+
+
+def _past(sitting: Sitting, row: Row[Any, Any, Any, Any]) -> PastReading:
+    now, said = Answer.from_json(row.answer), _said(sitting, row.reading_id)
+    return PastReading(
+        reading_id=row.reading_id,
+        case_no=row.position + 1,
+        locked=row.locked,
+        marked=now.verdicts,
+        quality=now.quality,
+        amended="amended" in said,
+        blind=_verdicts(said.get("blind", {})),
+        second=_verdicts(said["second"]) if "second" in said else None,
+    )
+
+
+def _said(sitting: Sitting, reading_id: str) -> dict[str, dict[str, Any]]:
+    """Give phase -> finding -> what is stored of it."""
+    said: dict[str, dict[str, Any]] = {}
+    for one in _SAID.rows(sitting.connection, wanted_id=reading_id):
+        # A later row stands instead of an earlier one: undone and read again.
+        said.setdefault(one.phase, {})[one.finding] = one
+    return said
+
+
+def _verdicts(said: dict[str, Any]) -> dict[str, Verdict]:
+    return {finding: one.verdict for finding, one in said.items()}

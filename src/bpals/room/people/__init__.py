@@ -1,0 +1,2 @@
+"""People: who may enter, how they prove it, and for how long."""
+

@@ -1,0 +1,2 @@
+"""The web: the application that browsers speak to, its rules, routes and pages."""
+

@@ -1,0 +1,132 @@
+"""Any multi-label dataset in a table, read through a mapping."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import numpy as np
+import polars as pl
+from bpals.errors import SourceError
+from bpals.sources.columns import PRESENT, SILENT, make_claims
+from bpals.sources.columns import Films, check_orders, choose_columns, read_films
+from bpals.sources.columns import read_columns, read_lists, read_long
+from bpals.sources.mapping import ColumnMap, load_mapping
+from bpals.sources.columns import Said
+from bpals.sources.mapping import open_table
+from bpals.store.tables import RawTable, TableFile
+from bpals.types import Dataset, Notice
+
+
+def load(path: str | Path, mapping: str | Path) -> Dataset:
+    """Read a CSV, CSV.gz or Parquet table; the mapping is a TOML file or the name of a shipped one."""
+    column_map = load_mapping(mapping)
+    file = open_table(path, separator=column_map.separator)
+    raw, notices = _drop_blank_rows(file.read(_find_columns(file, column_map)))
+    films = read_films(raw, column_map)
+    notices += films.notices
+    if column_map.labels.layout == "long":
+        rows, film_of = _gather_films(raw, films)
+        said = read_long(raw, column_map, film_of)
+    else:
+        raw, films, repeats = _drop_repeated_rows(raw, films)
+        notices += repeats
+        rows = pl.Series(np.arange(raw.frame.height, dtype=np.uint32))
+        said = read_columns(raw, column_map) if column_map.labels.layout == "columns" else read_lists(raw, column_map)
+    images = films.frame[rows]
+    if "order" in column_map.roles:
+        notices += check_orders(raw, images, rows)
+    notices += [*said.notices, *_count_unclaimed(said, column_map, file.name)]
+    return Dataset(
+        name=column_map.name,
+        title=column_map.title,
+        vocabulary=column_map.vocabulary,
+        images=images,
+        claims=make_claims(images["image_id"], said.codes, column_map.vocabulary),
+        attribution=column_map.attribution,
+        inputs={Path(path).name: file.sha256, Path(column_map.origin).name: column_map.sha256},
+        unaudited=said.unaudited,
+        notices=tuple(notices),
+    )
+
+
+def _find_columns(file: TableFile, mapping: ColumnMap) -> list[str]:
+    """Find every column that the mapping names in the header of the file."""
+    labels = mapping.labels
+    wanted = [(f"[columns] {role}", columns) for role, columns in mapping.films.items()]
+    if mapping.pattern:
+        wanted.append(("[pattern] column", (mapping.pattern.column,)))
+    if labels.layout == "columns":
+        wanted += [("[labels] audited", labels.spellings_of(finding)) for finding in labels.audited]
+        wanted += [("[labels] no_finding", (column,)) for column in labels.no_finding]
+        wanted += [("[labels] unaudited", (column,)) for column in labels.unaudited]
+    named = {"column": labels.column, "finding": labels.finding, "reader": labels.reader, "value": labels.value}
+    wanted += [(f"[labels] {key}", (column,)) for key, column in named.items() if column]
+    _check_separator(file, mapping)
+    chosen = [
+        column
+        for role, columns in wanted
+        for column in choose_columns(file.header, columns, role=role, where=file.name, mend=mapping.mend)
+    ]
+    return list(dict.fromkeys(chosen))
+
+
+def _check_separator(file: TableFile, mapping: ColumnMap) -> None:
+    """Say so where the whole header is one column that another separator would take apart."""
+    if len(file.header) > 1:
+        return
+    for separator in ";\t|,":
+        if separator != mapping.separator and separator in file.header[0]:
+            raise SourceError(
+                f"{file.name} line 1 is separated by {separator!r}, not by {mapping.separator!r}. "
+                f"Write separator = {separator!r} in your mapping, or convert the file"
+            )
+
+
+def _drop_blank_rows(raw: RawTable) -> tuple[RawTable, list[Notice]]:
+    blank = raw.frame.select(pl.all_horizontal(pl.all() == "")).to_series()
+    if blank.all():
+        raise SourceError(f"{raw.name} has only blank rows in the columns {raw.frame.columns}. Give a row a film")
+    notices = raw.notice("blank_rows", blank, "Blank rows, left out")
+    return (raw.filter(~blank), notices) if notices else (raw, [])
+
+
+def _drop_repeated_rows(raw: RawTable, films: Films) -> tuple[RawTable, Films, list[Notice]]:
+    """Keep one of rows that are alike in every column that is read; rows of one image that differ are refused."""
+    if films.frame["image_id"].n_unique() == films.frame.height:
+        return raw, films, []
+    alike = raw.frame.select(~pl.struct(pl.all()).is_first_distinct()).to_series()
+    _refuse_repeats(raw, films.frame.with_row_index("row").filter(~alike))
+    notices = raw.notice("repeated_rows", alike, "Rows that repeat another in every column that is read, left out")
+    return raw.filter(~alike), Films(frame=films.frame.filter(~alike), notices=films.notices), notices
+
+
+def _refuse_repeats(raw: RawTable, films: pl.DataFrame) -> None:
+    repeated = films.filter(~pl.col("image_id").is_first_distinct())
+    if repeated.is_empty():
+        return
+    image, row = repeated["image_id"][0], repeated["row"][0]
+    earlier = films.filter(pl.col("image_id") == image)["row"][0]
+    raise SourceError(
+        f"{raw.place(row)} says something else of the image {image!r} than {raw.place(earlier)}. "
+        'Keep one row an image, or use layout = "long" for several readers'
+    )
+
+
+def _gather_films(raw: RawTable, films: Films) -> tuple[pl.Series, pl.Series]:
+    """Give the first row of each film, and the film of each row; rows of one film must agree on it."""
+    distinct = films.frame.with_row_index("row").unique(list(films.frame.columns), keep="first", maintain_order=True)
+    _refuse_repeats(raw, distinct)
+    numbered = distinct.select("image_id", "row").with_row_index("film")
+    film_of = films.frame.select("image_id").join(numbered, on="image_id", how="left", maintain_order="left")["film"]
+    return distinct["row"], film_of
+
+
+def _count_unclaimed(said: Said, mapping: ColumnMap, name: str) -> list[Notice]:
+    """Count the findings that no film claims present: there is nothing to learn them from."""
+    if (said.codes == SILENT).all():
+        raise SourceError(f"{name} makes no claim: every audited finding is silent on every film. {mapping.mend}")
+    never = ~(said.codes == PRESENT).any(axis=0)
+    names = [finding for finding, unseen in zip(mapping.labels.audited, never, strict=True) if unseen]
+    if not names:
+        return []
+    message = f"Audited findings that are present on no film, {', '.join(names)}: {len(names)}"
+    return [Notice(code="never_present", count=len(names), message=message)]

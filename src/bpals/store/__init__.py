@@ -1,0 +1,1 @@
+"""The store: what is kept on disk or in a database."""

@@ -1,0 +1,369 @@
+"""The runs of a judge: when each began, what happened to it, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from sqlalchemy import Connection, delete, insert, or_, select, update
+from bpals.errors import UnknownName, UsageError
+from bpals.store.ledger.locks import alone
+from bpals.store.ledger.answers import Asking
+from bpals.store.ledger.schema import ATTEMPT, EVENT, FILM, JUDGE, JUDGMENT, OUTCOMES, QUESTION, REPLY, RUN, now
+from bpals.types import JudgeCard, Question
+from collections.abc import Mapping
+from sqlalchemy import Connection, insert, select, update
+from bpals.store.ledger.schema import EVENT, RUN, now
+from collections.abc import Iterator
+from sqlalchemy import Connection, and_, func, select
+from bpals.store.ledger.schema import FILM, JUDGMENT, OUTCOMES, QUESTION, REPLY
+
+
+LONGEST_VALUE = 80
+
+
+def enrol(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
+    """Give the judge's id, writing it down if its name is new; refuse the name of another judge."""
+    alone(connection)
+    found = connection.execute(select(JUDGE).where(JUDGE.c.name == card.judge)).mappings().one_or_none()
+    written = json.dumps(card.as_dict())
+    if found is None:
+        return _add(connection, card, questions, dataset)
+    judge_id = int(found["judge_id"])
+    if differs := differing(connection, card, questions, dataset):
+        raise UsageError(
+            f"judge {card.judge!r} is already here and is another one: {'; '.join(differs)}. "
+            "Two judges are never mixed under one name. Give this one a name of its own: --name OTHER"
+        )
+    before = asking(connection, judge_id).questions
+    if list(_otherwise(json.loads(found["card"]), before, found["dataset"], (card, questions, dataset))):
+        _forget(connection, judge_id)
+        return _add(connection, card, questions, dataset)
+    # What does not change an answer may be corrected: the licence, the evidence.
+    connection.execute(update(JUDGE).where(JUDGE.c.judge_id == judge_id).values(card=written))
+    return judge_id
+
+
+def differing(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> list[str]:
+    """Say how the judge that bears a card's name here is another one; nothing if it is the same, or never spoke."""
+    found = connection.execute(select(JUDGE).where(JUDGE.c.name == card.judge)).mappings().one_or_none()
+    if found is None or not _has_spoken(connection, int(found["judge_id"])):
+        return []
+    before = asking(connection, int(found["judge_id"])).questions
+    return list(_otherwise(json.loads(found["card"]), before, found["dataset"], (card, questions, dataset)))
+
+
+def _otherwise(
+    card: Mapping[str, Any],
+    questions: Sequence[Question],
+    dataset: str,
+    new: tuple[JudgeCard, Sequence[Question], str],
+) -> Iterator[str]:
+    """List the fields in which a new judge is not the one that is here."""
+    written = json.loads(json.dumps(new[0].as_dict()))
+    yield from _differences(_bound(card, questions, dataset), _bound(written, new[1], new[2]))
+    yield from _asked_otherwise(questions, new[1])
+
+
+def _has_spoken(connection: Connection, judge_id: int) -> bool:
+    """Say whether a judge ever said anything: its name is bound from its first answer on."""
+    said = [FILM.c[outcome] > 0 for outcome in OUTCOMES if outcome not in ("unsupported", "failed")]
+    found = select(FILM.c.film_id).where(FILM.c.judge_id == judge_id, or_(*said)).limit(1)
+    return connection.execute(found).first() is not None
+
+
+def _forget(connection: Connection, judge_id: int) -> None:
+    """Remove a judge that never said anything, with its attempts to: another takes its name."""
+    films = select(FILM.c.film_id).where(FILM.c.judge_id == judge_id)
+    runs = select(RUN.c.run_id).where(RUN.c.judge_id == judge_id)
+    for part in (ATTEMPT, REPLY, JUDGMENT):
+        connection.execute(delete(part).where(part.c.film_id.in_(films)))
+    connection.execute(delete(FILM).where(FILM.c.judge_id == judge_id))
+    connection.execute(delete(EVENT).where(EVENT.c.run_id.in_(runs)))
+    for part in (RUN, QUESTION, JUDGE):
+        connection.execute(delete(part).where(part.c.judge_id == judge_id))
+
+
+def _add(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
+    row = {
+        "name": card.judge,
+        "fingerprint": card.fingerprint,
+        "dataset": dataset,
+        "card": json.dumps(card.as_dict()),
+        "observed": json.dumps(dict(card.observed), default=str),
+        "at": now(),
+    }
+    key = connection.execute(insert(JUDGE).values(row)).inserted_primary_key
+    judge_id = int(key[0]) if key else 0
+    rows = [
+        {
+            "judge_id": judge_id,
+            "number": number,
+            "subject": question.subject,
+            "about": question.about,
+            "polarity": question.polarity,
+            "wording": question.wording,
+            "text": question.text,
+            "sha256": question.sha256,
+        }
+        for number, question in enumerate(questions)
+    ]
+    if rows:
+        connection.execute(insert(QUESTION), rows)
+    return judge_id
+
+
+def _bound(card: Mapping[str, Any], questions: Sequence[Question], dataset: str) -> dict[str, object]:
+    """List what a name is bound to, by field: the card's identity, the number of questions, the dataset."""
+    identity = (*JudgeCard(judge="", kind="", version="").identity,)
+    fields = dict(_leaves({name: card[name] for name in identity}))
+    return {**fields, "number of questions": len(questions), "dataset": dataset}
+
+
+def _leaves(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
+    for name in dict.fromkeys((*old, *new)):
+        if old.get(name) != new.get(name):
+            yield f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}"
+
+
+def _asked_otherwise(old: Sequence[Question], new: Sequence[Question]) -> Iterator[str]:
+    """Show the first question that is not the same, and count the others: a changed pack changes them all."""
+    changed = [number for number, (was, now) in enumerate(zip(old, new, strict=False)) if was != now]
+    if changed:
+        was, now = old[changed[0]], new[changed[0]]
+        more = f" (and {len(changed) - 1} more questions)" if changed[1:] else ""
+        yield f"question {changed[0] + 1} was {_short(_worded(was))}, is {_short(_worded(now))}{more}"
+
+
+def _worded(question: Question) -> str:
+    return f"{question.subject} {question.polarity}/{question.wording} {question.text}".strip()
+
+
+def _short(value: object) -> str:
+    shown = "nothing" if value in (None, "", {}) else repr(value)
+    return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
+
+
+def judge_id(connection: Connection, name: str, where: str) -> int:
+    """Give the id of the judge with a name."""
+    names = dict(connection.execute(select(JUDGE.c.name, JUDGE.c.judge_id).order_by(JUDGE.c.judge_id)).all())
+    if name not in names:
+        raise UnknownName.of("judge", name, names, where=where)
+    return int(names[name])
+
+
+def asking(connection: Connection, judge_id: int) -> Asking:
+    """Give what a judge asks of every film."""
+    name = connection.execute(select(JUDGE.c.name).where(JUDGE.c.judge_id == judge_id)).scalar_one_or_none()
+    if name is None:
+        raise UsageError(f"no judge has the number {judge_id}. Type: bpals judge list")
+    columns = (QUESTION.c.subject, QUESTION.c.about, QUESTION.c.polarity, QUESTION.c.wording, QUESTION.c.text)
+    rows = connection.execute(
+        select(*columns).where(QUESTION.c.judge_id == judge_id).order_by(QUESTION.c.number)
+    ).mappings()
+    return Asking(judge=name, questions=tuple(Question(**row) for row in rows))
+
+
+def cards(connection: Connection) -> list[dict[str, Any]]:
+    """List who was asked here: each card with what was observed, the dataset and the number of questions."""
+    return [
+        {
+            **json.loads(row["card"]),
+            "observed": json.loads(row["observed"]),
+            "judge_id": row["judge_id"],
+            "dataset": row["dataset"],
+            "questions": len(asking(connection, row["judge_id"]).questions),
+            "enrolled": row["at"],
+        }
+        for row in connection.execute(select(JUDGE).order_by(JUDGE.c.judge_id)).mappings().all()
+    ]
+
+
+def note_observed(connection: Connection, judge_id: int, observed: Mapping[str, object]) -> None:
+    """Add to what was observed of a judge; a fact of the same name is replaced."""
+    here = JUDGE.c.judge_id == judge_id
+    known = json.loads(connection.execute(select(JUDGE.c.observed).where(here)).scalar_one())
+    text = json.dumps({**known, **observed}, default=str)
+    connection.execute(update(JUDGE).where(here).values(observed=text))
+
+
+def beginning(judge_id: int, plan: Mapping[str, object], environment: Mapping[str, object]) -> dict[str, Any]:
+    """Give the row of a run that begins now."""
+    return {
+        "judge_id": judge_id,
+        "plan": json.dumps(dict(plan), default=str),
+        "environment": json.dumps(dict(environment), default=str),
+        "state": "running",
+        "counts": "{}",
+        "began": now(),
+    }
+
+
+def begin(connection: Connection, row: Mapping[str, Any], *, again: bool = False) -> int:
+    """Write down that a run begins, and give its id; asked again, give the id of the one that is there."""
+    if again and (there := _there(connection, row)):
+        return there
+    key = connection.execute(insert(RUN).values(dict(row))).inserted_primary_key
+    return int(key[0]) if key else 0
+
+
+def _there(connection: Connection, row: Mapping[str, Any]) -> int:
+    same = [RUN.c[name] == row[name] for name in ("judge_id", "began", "plan", "environment")]
+    return int(connection.execute(select(RUN.c.run_id).where(*same)).scalar() or 0)
+
+
+def end(connection: Connection, run_id: int, state: str, counts: Mapping[str, object]) -> None:
+    """Write down how a run ended."""
+    values = {"state": state, "counts": json.dumps(dict(counts), default=str), "ended": now()}
+    connection.execute(update(RUN).where(RUN.c.run_id == run_id).values(values))
+
+
+def happening(run_id: int, kind: str, detail: Mapping[str, object] | str) -> dict[str, Any]:
+    """Give the row of an event that happens now."""
+    return {"run_id": run_id, "kind": kind, "detail": json.dumps(detail, default=str), "at": now()}
+
+
+def event(connection: Connection, row: Mapping[str, Any], *, again: bool = False) -> None:
+    """Write down what happened to a run; asked again, leave the one that is there."""
+    same = [EVENT.c[name] == value for name, value in row.items()]
+    if again and connection.execute(select(EVENT.c.event_id).where(*same)).first():
+        return
+    connection.execute(insert(EVENT).values(dict(row)))
+
+
+def of_judge(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
+    """List the runs of a judge in their order, each with its plan, surroundings, counts and events."""
+    rows = connection.execute(select(RUN).where(RUN.c.judge_id == judge_id).order_by(RUN.c.run_id)).mappings()
+    found = [dict(row) for row in rows]
+    for run in found:
+        for name in ("plan", "environment", "counts"):
+            run[name] = json.loads(run[name])
+        events = connection.execute(
+            select(EVENT.c.kind, EVENT.c.detail, EVENT.c.at)
+            .where(EVENT.c.run_id == run["run_id"])
+            .order_by(EVENT.c.event_id)
+        ).mappings()
+        run["events"] = [{**row, "detail": json.loads(row["detail"])} for row in events]
+    return found
+
+
+MOST_PROBLEMS = 20
+RECENT = 1000
+"""Replies whose latency is shown."""
+
+
+def counts(connection: Connection, judge_id: int) -> dict[str, Any]:
+    """Count the films of the dataset that a judge was asked, and what came of it; controls are only counted."""
+    of_judge = FILM.c.judge_id == judge_id
+    totals = ("prompt_tokens", "cached_tokens", "output_tokens", "latency_ms", "attempts")
+    sums = [func.coalesce(func.sum(FILM.c[name]), 0).label(name) for name in (*OUTCOMES, *totals)]
+    found = (
+        connection.execute(
+            select(func.count().label("films"), func.max(FILM.c.at).label("latest"), *sums)
+            .select_from(FILM)
+            .where(of_judge, FILM.c.control == "")
+        )
+        .mappings()
+        .one()
+    )
+    judged: dict[str, int] = dict(
+        connection.execute(
+            select(JUDGMENT.c.outcome, func.count())
+            .select_from(FILM.join(JUDGMENT, JUDGMENT.c.film_id == FILM.c.film_id))
+            .where(of_judge)
+            .group_by(JUDGMENT.c.outcome)
+        ).all()
+    )
+    controls = select(func.count()).select_from(FILM).where(of_judge, FILM.c.control != "")
+    return {
+        "films": found["films"],
+        "controls": connection.execute(controls).scalar_one(),
+        "replies": {outcome: int(found[outcome]) for outcome in OUTCOMES},
+        "judgments": {outcome: judged.get(outcome, 0) for outcome in OUTCOMES},
+        "tokens": {kind: int(found[f"{kind}_tokens"]) for kind in ("prompt", "cached", "output")},
+        "attempts": int(found["attempts"]),
+        "seconds": found["latency_ms"] / 1000,
+        **_latencies(connection, judge_id),
+        "latest": found["latest"],
+    }
+
+
+def _latencies(connection: Connection, judge_id: int) -> dict[str, float]:
+    """Give the middle and the 95th of a hundred of the latest replies' seconds."""
+    latest = (
+        select(REPLY.c.latency_ms)
+        .select_from(FILM.join(REPLY, REPLY.c.film_id == FILM.c.film_id))
+        .where(FILM.c.judge_id == judge_id)
+        .order_by(FILM.c.film_id.desc())
+        .limit(RECENT)
+    )
+    ordered = sorted(connection.execute(latest).scalars())
+    places = {"p50_s": len(ordered) // 2, "p95_s": len(ordered) * 95 // 100}
+    return {name: ordered[place] / 1000 if ordered else 0.0 for name, place in places.items()}
+
+
+def problems(connection: Connection) -> list[str]:
+    """Say what does not add up: pages, references, films whose rows are not what the film says; nothing if it does."""
+    found: list[str] = []
+    # PostgreSQL looks after its pages and references by itself.
+    if connection.dialect.name == "sqlite":
+        damaged = [row[0] for row in connection.exec_driver_sql("PRAGMA integrity_check") if row[0] != "ok"]
+        if damaged:
+            return damaged[:MOST_PROBLEMS]
+        orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(MOST_PROBLEMS)
+        found.extend(f"a row of {row[0]} belongs to no {row[2]}" for row in orphans)
+    found.extend(_uneven(connection))
+    return found[:MOST_PROBLEMS]
+
+
+def _uneven(connection: Connection) -> Iterator[str]:
+    """Name films that do not have a reply a question, a judgment a subject, or the sums of their replies."""
+    asked = select(QUESTION.c.judge_id, func.count().label("n")).group_by(QUESTION.c.judge_id).subquery()
+    subjects = select(QUESTION.c.judge_id, QUESTION.c.about, QUESTION.c.subject).distinct().subquery()
+    judged = select(subjects.c.judge_id, func.count().label("n")).group_by(subjects.c.judge_id).subquery()
+    replies = (
+        select(
+            REPLY.c.film_id,
+            func.count().label("n"),
+            *(func.count().filter(REPLY.c.outcome == outcome).label(outcome) for outcome in OUTCOMES),
+            *(func.sum(REPLY.c[name]).label(name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")),
+        )
+        .group_by(REPLY.c.film_id)
+        .subquery()
+    )
+    judgments = select(JUDGMENT.c.film_id, func.count().label("n")).group_by(JUDGMENT.c.film_id).subquery()
+    names = (*OUTCOMES, "prompt_tokens", "cached_tokens", "output_tokens")
+    whole = and_(replies.c.n == asked.c.n, *(FILM.c[name] == replies.c[name] for name in names))
+    due = judged.c.n * (FILM.c.control == "").cast(FILM.c.failed.type)
+    rows = connection.execute(
+        select(
+            FILM.c.image_id,
+            FILM.c.control,
+            func.coalesce(replies.c.n, 0),
+            asked.c.n,
+            func.coalesce(judgments.c.n, 0),
+            due,
+        )
+        .select_from(
+            FILM.join(asked, asked.c.judge_id == FILM.c.judge_id)
+            .join(judged, judged.c.judge_id == FILM.c.judge_id)
+            .outerjoin(replies, replies.c.film_id == FILM.c.film_id)
+            .outerjoin(judgments, judgments.c.film_id == FILM.c.film_id)
+        )
+        .where(~func.coalesce(whole, False) | (func.coalesce(judgments.c.n, 0) != due))
+        .limit(MOST_PROBLEMS)
+    )
+    for image_id, control, replied, questions, judged_n, judged_due in rows:
+        film = f"film {image_id!r}" + (f" (control {control})" if control else "")
+        yield (
+            f"{film} does not add up: {replied} replies to {questions} questions, "
+            f"{judged_n} of {judged_due} judgments, or sums that are not theirs"
+        )

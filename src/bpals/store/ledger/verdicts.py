@@ -1,0 +1,298 @@
+"""What the reads come to: every review with whether it stands, and the verdict of each pair."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+from sqlalchemy import Column, Connection, Double, Integer, RowMapping, Table, func, insert, select
+from sqlalchemy.dialects import sqlite
+from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.schema import ADJUDICATION, REVIEW
+from collections import Counter
+from collections.abc import Sequence
+import polars as pl
+from sqlalchemy import Connection, Row, Select, func, select
+from bpals.store.ledger.schema import ACCOUNT, ADJUDICATION, CASE, DRAWN, READING, REVIEW, STUDY
+from bpals.types import VERDICT
+
+
+SEAL_LETTERS = 32
+
+
+def _cast(column: Column[Any]) -> type | None:
+    """Give what makes a value of a column the one that either database gives back; texts are that already."""
+    if isinstance(column.type, Double):
+        return float
+    return int if isinstance(column.type, Integer) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a row of a table says: every column but its number."""
+
+    names: tuple[str, ...]
+    values: Callable[[Any], tuple[Any, ...]]
+    casts: tuple[tuple[int, type], ...]
+    """Place of each column with numbers, and their type."""
+
+    @classmethod
+    def of(cls, table: Table) -> _Said:
+        """Look at a table once."""
+        columns = [column for column in table.c if not column.primary_key]
+        casts = ((place, _cast(column)) for place, column in enumerate(columns))
+        names = tuple(column.name for column in columns)
+        return cls(names, itemgetter(*names), tuple((place, cast) for place, cast in casts if cast is not None))
+
+
+_SAID = {table: _Said.of(table) for table in (REVIEW, ADJUDICATION)}
+
+
+def store_reviews(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Add reviews, and give id -> digest: what the entry about them holds under `reviews`."""
+    return _store(connection, REVIEW, rows)
+
+
+def store_adjudications(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Add adjudications, and give id -> digest: what the entry about them holds under `adjudications`."""
+    return _store(connection, ADJUDICATION, rows)
+
+
+def digest(table: Table, row: Mapping[str, Any] | RowMapping) -> str:
+    """Give the digest of what a row says, whatever its number."""
+    said = list(_SAID[table].values(row))
+    for place, cast in _SAID[table].casts:
+        if said[place] is not None:
+            said[place] = cast(said[place])
+    return hashlib.sha256(json.dumps(said, ensure_ascii=False).encode()).hexdigest()[:SEAL_LETTERS]
+
+
+def _store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    if not rows:
+        return {}
+    whole = [{name: row.get(name) for name in _SAID[table].names} for row in rows]
+    if connection.dialect.name == "sqlite":
+        # Nobody else writes now, and SQLite gives back the numbers of many rows one row at a time only.
+        first = int(_last_number(table).value(connection)) + 1
+        numbers: Sequence[int] = range(first, first + len(whole))
+        said = _SAID[table]
+        placed = [(number, *said.values(row)) for number, row in zip(numbers, whole, strict=True)]
+        connection.exec_driver_sql(_plain_insert(table), placed)
+    else:
+        (identity,) = table.primary_key.columns
+        added = connection.execute(insert(table).returning(identity, sort_by_parameter_order=True), whole)
+        numbers = added.scalars().all()
+    return {str(number): digest(table, row) for number, row in zip(numbers, whole, strict=True)}
+
+
+@functools.cache
+def _last_number(table: Table) -> Ready:
+    (identity,) = table.primary_key.columns
+    return Ready(select(func.coalesce(func.max(identity), 0)))
+
+
+@functools.cache
+def _plain_insert(table: Table) -> str:
+    """Write the statement out: what SQLAlchemy does to each of 14 rows takes longer than SQLite does."""
+    return str(insert(table).compile(dialect=sqlite.dialect()))
+
+
+REVIEW_COLUMNS = pl.Schema(
+    {
+        "review_id": pl.Int64(),
+        "study_id": pl.Int64(),
+        "reading_id": pl.String(),
+        "image_id": pl.String(),
+        "finding": pl.String(),
+        "reader": pl.String(),
+        "phase": pl.String(),
+        "round": pl.Int64(),
+        "repeat": pl.Int64(),
+        "verdict": VERDICT,
+        "confidence": pl.Int64(),
+        "saw_signal": pl.Int64(),
+        "signal": pl.String(),
+        "inclusion": pl.Float64(),
+        "box": pl.String(),
+        "note": pl.String(),
+        "quality": pl.String(),
+        "devices": pl.String(),
+        "active_s": pl.Float64(),
+        "wall_s": pl.Float64(),
+        "position": pl.Int64(),
+        "source": pl.String(),
+        "external_id": pl.String(),
+        "at": pl.String(),
+        "stands": pl.Boolean(),
+    }
+)
+"""REVIEW, one row a review in the order in which they were written, and whether it still stands."""
+
+CONSENSUS = pl.Schema(
+    {
+        "case_id": pl.Int64(),
+        "image_id": pl.String(),
+        "finding": pl.String(),
+        "verdict": VERDICT,  # null while it is open
+        "how": pl.String(),  # single, consensus, majority, adjudicator; open: readers differ and nobody settled it
+        "round": pl.Int64(),
+        "readers": pl.Int64(),  # whose blind read is final
+        "present": pl.Int64(),
+        "absent": pl.Int64(),
+        "uncertain": pl.Int64(),
+        "unreadable": pl.Int64(),
+        "inclusion": pl.Float64(),
+        "amended_since": pl.Boolean(),  # a reader amended after it was settled
+        "by": pl.String(),  # the adjudicator; null where the rule or the reads themselves settled it
+        "note": pl.String(),  # of the adjudicator
+        "at": pl.String(),  # when it was settled: without an adjudication, when the last of its reads was stored
+    }
+)
+"""One row a case and finding that has all its reads."""
+
+
+def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame:
+    """Give what was said in a study, or in all, and brought in from files: a row stands unless a later one replaced it.
+
+    Of the rows of one reading, finding, round and `saw_signal` the last stands; none does of a lock that was undone.
+    """
+    rows = select(REVIEW, READING.c.state).join_from(
+        REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id, isouter=True
+    )
+    if study_id is not None:
+        rows = rows.where((REVIEW.c.study_id == study_id) | REVIEW.c.study_id.is_(None))
+    rows = rows.order_by(REVIEW.c.review_id)
+    names = REVIEW_COLUMNS.names()[:-1]
+    found = connection.execute(rows).mappings().all()
+    said = {name: [row[name] for row in found] for name in [*names, "state"]}
+    schema = {name: pl.String() if kind == VERDICT else kind for name, kind in REVIEW_COLUMNS.items()}
+    table = pl.DataFrame(said, schema={name: schema.get(name, pl.String()) for name in said})
+    of_one = ["reading_id", "finding", "round", "saw_signal"]
+    last = pl.col("review_id") == pl.col("review_id").max().over(of_one)
+    here = pl.col("reading_id").is_null() | (last & pl.col("state").is_in(["locked", "done"]))
+    return table.with_columns(stands=here).select(REVIEW_COLUMNS.names()).cast(REVIEW_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings of a study that decide its verdicts."""
+
+    asks: str
+    reveal: bool
+
+    @classmethod
+    def from_json(cls, text: str) -> Rules:
+        """Read them from the settings that the ledger keeps."""
+        settings = json.loads(text)
+        return cls(asks=settings["asks"], reveal=settings["reveal"])
+
+
+def every_consensus(connection: Connection) -> pl.DataFrame:
+    """Give the verdicts of all studies, in the order in which these began: CONSENSUS, and the `study_id`."""
+    found = connection.execute(select(STUDY.c.study_id, STUDY.c.settings).order_by(STUDY.c.study_id)).all()
+    parts = [
+        consensus(connection, study_id, Rules.from_json(settings)).with_columns(study_id=pl.lit(study_id, pl.Int64))
+        for study_id, settings in found
+    ]
+    return pl.concat(parts) if parts else pl.DataFrame(schema={**CONSENSUS, "study_id": pl.Int64()})
+
+
+def consensus(connection: Connection, study_id: int, rules: Rules) -> pl.DataFrame:
+    """Give the verdict of every pair whose case has all its reads, and how it came about."""
+    settled = {(row.case_id, row.finding): row for row in _adjudications(connection, study_id)}
+    chances = _inclusions(connection, study_id, rules)
+    newest = _newest(connection, study_id)
+    rows = []
+    for (case_id, finding), said in _blind_reads(connection, study_id, reveal=rules.reveal).items():
+        first = next(iter(said.values()))
+        if len(said) < first.wanted:
+            continue
+        row = settled.get((case_id, finding))
+        votes = Counter(read.verdict for read in said.values())
+        verdict, how = _verdict(row, votes)
+        rows.append(
+            {
+                "case_id": case_id,
+                "image_id": first.image_id,
+                "finding": finding,
+                "verdict": verdict,
+                "how": how,
+                "round": row.round if row else 0,
+                "readers": len(said),
+                **{word: votes.get(word, 0) for word in VERDICT.categories},
+                "inclusion": chances.get((case_id, finding if rules.asks == "drawn" else "")),
+                "amended_since": row is not None and _amended(row, newest),
+                "by": row.name if row else None,
+                "note": row.note if row else None,
+                "at": row.at if row else max(read.at for read in said.values()),
+            }
+        )
+    return pl.DataFrame(rows, schema=CONSENSUS)
+
+
+def _verdict(settled: Row[Any] | None, votes: Counter[str]) -> tuple[str | None, str]:
+    if settled is not None:
+        return settled.verdict, settled.how
+    if len(votes) > 1:
+        return None, "open"
+    return next(iter(votes)), "single" if votes.total() == 1 else "consensus"
+
+
+def _amended(settled: Row[Any], newest: dict[str, int]) -> bool:
+    return any(newest.get(reading_id, 0) > review_id for reading_id, review_id in json.loads(settled.pinned).items())
+
+
+def _adjudications(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
+    whose = ADJUDICATION.outerjoin(ACCOUNT, ADJUDICATION.c.account_id == ACCOUNT.c.account_id)
+    asked = select(ADJUDICATION, ACCOUNT.c.name).select_from(whose)
+    return connection.execute(asked.where(ADJUDICATION.c.study_id == study_id)).all()
+
+
+def _inclusions(connection: Connection, study_id: int, rules: Rules) -> dict[tuple[int, str], float]:
+    """Give the chance of each drawn pair; where all findings are asked, that of the film, under an empty finding."""
+    drawn = (
+        select(DRAWN.c.case_id, DRAWN.c.finding, DRAWN.c.inclusion)
+        .join_from(DRAWN, CASE, DRAWN.c.case_id == CASE.c.case_id)
+        .where(CASE.c.study_id == study_id, CASE.c.taken > 0, DRAWN.c.inclusion.is_not(None))
+    )
+    chances: dict[tuple[int, str], float] = {}
+    for case_id, finding, inclusion in connection.execute(drawn):
+        pair = (case_id, finding if rules.asks == "drawn" else "")
+        chances[pair] = max(inclusion, chances.get(pair, 0.0))
+    return chances
+
+
+def _newest(connection: Connection, study_id: int) -> dict[str, int]:
+    """Give the last thing that each reader said of a case, second reads left out."""
+    last = (
+        select(REVIEW.c.reading_id, func.max(REVIEW.c.review_id))
+        .where(REVIEW.c.study_id == study_id, REVIEW.c.phase.in_(["blind", "amended", "round"]))
+        .group_by(REVIEW.c.reading_id)
+    )
+    return dict(iter(connection.execute(last)))
+
+
+def _blind_reads(connection: Connection, study_id: int, *, reveal: bool) -> dict[tuple[int, str], dict[str, Row[Any]]]:
+    """Give the blind reads that are final: case and finding -> reading_id -> the row that stands."""
+    said = (REVIEW.c.reading_id, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.at)
+    rows: Select[Any] = (
+        select(*said, CASE.c.case_id, CASE.c.image_id, CASE.c.wanted)
+        .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id)
+        .join(CASE, READING.c.case_id == CASE.c.case_id)
+        .where(
+            READING.c.study_id == study_id,
+            READING.c.state.in_(["locked", "done"] if reveal else ["done"]),
+            REVIEW.c.phase.in_(["blind", "amended"]),
+            REVIEW.c.saw_signal == 0,
+            REVIEW.c.repeat == 0,
+        )
+        .order_by(REVIEW.c.review_id)
+    )
+    reads: dict[tuple[int, str], dict[str, Row[Any]]] = {}
+    for row in connection.execute(rows):
+        reads.setdefault((row.case_id, row.finding), {})[row.reading_id] = row
+    return reads

@@ -1,0 +1,140 @@
+"""A judge of a workspace with all that it said, the labels it is held against, and its card: `bpals judge card`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+import polars as pl
+from bpals.tasks.audit import load_source
+from bpals.numeric import patients
+from bpals.errors import UsageError
+from bpals.findings import Vocabulary
+from bpals.reviews import verdicts
+from bpals.score.pairwise import Row, Side
+from bpals.score.skill import skill
+from bpals.tasks.score import vocabulary_of
+from bpals.store.workspace import RECORD_JUDGE
+from bpals.types import OUTCOME, Reference
+from bpals.store.workspace import RUN, Workspace
+
+
+NOT_ON_A_CARD = ("skill", "effective_weight", "counts", "sealed")
+"""What an audit writes beside a judge's card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """A judge of the workspace, with all that it said."""
+
+    name: str
+    answers: pl.DataFrame
+    card: Mapping[str, Any]
+    record: Mapping[str, Any]
+    """What its seal says beside the card: offsets, tally, drift."""
+
+    @property
+    def side(self) -> Side:
+        """It as one of two; a subject with one polarity only has no answer without a film."""
+        offsets = {subject: both for subject, both in (self.record.get("offsets") or {}).items() if None not in both}
+        return Side.of(self.name, self.answers, offsets)
+
+    @property
+    def row(self) -> Row:
+        """Who it is, what became of its questions, what that cost, and whether it still says the same."""
+        counted = dict(self.answers["outcome"].cast(pl.String).value_counts().iter_rows())
+        return {
+            "judge": self.name,
+            "card": dict(self.card),
+            "films": self.answers["image_id"].n_unique(),
+            "asked": self.answers.height,
+            **{outcome: counted.get(outcome, 0) for outcome in OUTCOME.categories},
+            "cost": _cost(self.record.get("tally"), served=bool(self.card.get("observed"))),
+            "drift": self.record.get("drift"),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What the dataset says."""
+
+    title: str
+    vocabulary: Vocabulary
+    claims: pl.DataFrame
+    images: pl.DataFrame
+
+    def films_of(self, judges: Sequence[Witness]) -> pl.DataFrame:
+        """Give the films that a judge was asked about: image_id, patient (a number from 0), name (of the patient)."""
+        asked = pl.concat([judge.answers.select("image_id").unique() for judge in judges])
+        named = self.images.select("image_id", name=patients(self.images)).join(asked, on="image_id", how="semi")
+        return named.with_columns(patient=pl.col("name").rank("dense").cast(pl.Int64) - 1)
+
+
+def card_of(
+    name: str,
+    *,
+    workspace: str | os.PathLike[str] = "audit",
+    reference: str | None = None,
+    split: str = "all",
+) -> dict[str, Any]:
+    """Give a judge's card, its questions by outcome, its cost and drift, and its AUROC of each finding: `skill`."""
+    home = Workspace(workspace)
+    judge, labels = witness_of(home, name), labels_of(home)
+    experts = None if reference is None else experts_of(reference, labels, split)
+    found = skill(judge.answers, labels.claims, labels.images, experts)
+    asked = dict(judge.answers.filter(pl.col("outcome") != "unsupported")["finding"].value_counts().iter_rows())
+    rows = [{**row, "asked": asked.get(row["finding"], 0)} for row in found.drop("judge").to_dicts()]
+    return {**judge.row, "skill": rows}
+
+
+def witness_of(home: Workspace, name: str) -> Witness:
+    """Open a judge by its name; the record judge's answers are those of the audit."""
+    if name != RECORD_JUDGE:
+        sealed = home.judge(name)
+        return Witness(name=name, answers=sealed.answers(), card=sealed.card, record=sealed.record)
+    audit = home.open()
+    missing = [pl.lit(None, pl.Float64).alias(column) for column in ("logit_present", "logit_absent", "mass")]
+    answers = audit.table(f"judgments/{RECORD_JUDGE}.parquet").with_columns(missing)
+    entry: Mapping[str, Any] = next((entry for entry in audit.run["judges"] if entry["judge"] == name), {})
+    card = {key: value for key, value in entry.items() if key not in NOT_ON_A_CARD}
+    return Witness(name=name, answers=answers, card=card, record={})
+
+
+def labels_of(home: Workspace) -> Labels:
+    """Read the claims that the workspace audits; without an audit, those of the dataset that its judges were asked."""
+    if (home.path / RUN).exists():
+        audit = home.open()
+        claims, title = audit.table("claims.parquet"), audit.run["source"]["title"]
+        images = audit.table("images.parquet")
+        return Labels(title=title, vocabulary=vocabulary_of(claims), claims=claims, images=images)
+    dataset = load_source(home.remembered("source") or "nih", home.remembered("mapping"))
+    return Labels(title=dataset.title, vocabulary=dataset.vocabulary, claims=dataset.claims, images=dataset.images)
+
+
+def experts_of(spec: str, labels: Labels, split: str) -> Reference:
+    """Read expert labels; presences alone cannot tell who is right."""
+    if verdicts.parse(spec)[0] == "boxes":
+        raise UsageError("--reference boxes: they are presences only. Type: --reference four-findings=PATH")
+    return verdicts.load(spec, vocabulary=labels.vocabulary, split=split)
+
+
+def _cost(tally: Mapping[str, Any] | None, *, served: bool) -> Row | None:
+    """Say what asking has cost, in tokens where it was paid in tokens; null where the answers were not asked for here.
+
+    A judge that was tried out at its endpoint is served, also where the endpoint counts no tokens.
+    """
+    if not tally or not tally["films"]:
+        return None
+    films, tokens = tally["films"], tally["tokens"]
+    each_s = {"seconds_per_film": tally["seconds"] / films}
+    if not served and not tokens["prompt"] + tokens["output"]:
+        return each_s
+    return {
+        "requests": tally["attempts"],
+        "prompt_tokens": tokens["prompt"],
+        "cached_tokens": tokens["cached"],
+        "output_tokens": tokens["output"],
+        "tokens_per_film": (tokens["prompt"] + tokens["output"]) / films,
+        **each_s,
+    }

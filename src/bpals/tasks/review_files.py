@@ -1,0 +1,349 @@
+"""Reviews as files: what `bpals review export` and `bpals review import` do, in one call each.
+
+export_reviews("audit", "reads.csv")                          every review of the workspace, one row a read
+export_reviews("audit", "tasks.json", format="label-studio")
+told = import_reviews("audit", "readers.csv")                 brought in twice, a read is one
+told.reviews        what was new, as a table
+told.notices        what was odd about the file, counted
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+import polars as pl
+from bpals.store.files import sha256, sync_folder, write_durably
+from bpals.errors import TruthError, UnknownName, UsageError
+from bpals.images import prepare
+from bpals.images.collection import Shelf, open_shelf
+from bpals.findings import Vocabulary
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.relay import Work, have_done, is_served
+from bpals.tasks.image_access import LISTING
+from bpals.text import several
+from bpals.reviews import coco, dicom_sr, fiftyone, exchange, labelstudio, flat
+from bpals.reviews.exchange import Films, Found, Written, loaded, table_of
+from bpals.reviews.exchange import KEPT, add_reviews, all_reviews, identified
+from bpals.reviews import verdicts
+from bpals.reviews.verdicts import every_read, named
+from bpals.tasks.score import vocabulary_of
+from bpals.store.tables import open_table, read_bytes
+from bpals.store.tables import TableWords
+from bpals.types import Notice, Refusal
+from bpals.store.workspace import Sealed, Workspace
+from bpals.store.ledger.ledger import is_there, ledger_of, open_ledger
+
+
+FORMATS = ("csv", "parquet", "label-studio", "fiftyone", "coco", "dicom-sr")
+WRITERS: Mapping[str, Callable[[pl.DataFrame, Films], Written]] = {
+    "csv": flat.write_csv,
+    "parquet": flat.write_parquet,
+    "label-studio": labelstudio.write,
+    "fiftyone": fiftyone.write,
+    "coco": coco.write,
+    "dicom-sr": dicom_sr.write,
+}
+READERS: Mapping[str, Callable[[bytes, str], Found]] = {
+    "label-studio": labelstudio.read,
+    "fiftyone": fiftyone.read,
+    "coco": coco.read,
+}
+WHOLE = {"csv", "parquet", "label-studio", "fiftyone"}
+"""Formats that have every column, also the one that says what was replaced."""
+SIZED = {"label-studio", "fiftyone", "coco"}
+"""Formats that say how large a film is."""
+ENDINGS = {".csv": "csv", ".parquet": "parquet"}
+IMPORT = "import reviews"
+NONE_YET = "Type: bpals review serve, or: bpals review import FILE"
+WORDS = TableWords(error=TruthError, where=" after bpals review import")
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the share of it that is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written."""
+
+    path: Path
+    reviews: int
+    files: int
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What a file brought."""
+
+    reviews: pl.DataFrame
+    """The reads that are new here, with the columns of an export."""
+    read: int
+    """Reads that the file holds."""
+    already: int
+    """Those of them that were here already."""
+    notices: tuple[Notice, ...] = ()
+
+
+def load_reviews(workspace: str | os.PathLike[str] = "audit", *, ledger: str | None = None) -> pl.DataFrame:
+    """Give every review that a workspace keeps, read there or brought in, with the columns of an export."""
+    with _ledger(Workspace(workspace), ledger) as book, book.reading() as connection:
+        return all_reviews(connection)
+
+
+def export_reviews(
+    workspace: str | os.PathLike[str] = "audit",
+    out: str | os.PathLike[str] = "reviews.csv",
+    *,
+    format: str | None = None,  # noqa: A002  as the option is called
+    images: str | os.PathLike[str] | None = None,
+    ledger: str | None = None,
+    progress: Progress = lambda _what, _share: None,
+) -> Exported:
+    """Write every review of a workspace to a new file, or for `dicom-sr` to a new folder; nothing is overwritten.
+
+    Without a `format` the ending tells: .csv or .parquet. `images` is where the films are, if the workspace does not
+    know: formats with boxes in per cent need their size, and DICOM SR needs the films themselves.
+    """
+    target = Path(out)
+    chosen = _format_of(target, format)
+    _refuse_present(target)
+    home = Workspace(workspace)
+    progress("reading the reviews", 0.0)
+    with _ledger(home, ledger) as book, book.reading() as connection:
+        table = all_reviews(connection)
+    if table.is_empty():
+        raise _none_yet(home)
+    progress("looking at the films", 0.3)
+    films = _films(home, table, chosen, images)
+    progress(f"writing {target.name}", 0.7)
+    told, replaced = (table, []) if chosen in WHOLE else exchange.standing(table)
+    written = WRITERS[chosen](told, films)
+    _write(target, written.files)
+    notices = (*replaced, *written.notices)
+    return Exported(path=target, reviews=told.height, files=len(written.files), notices=notices)
+
+
+def import_reviews(
+    workspace: str | os.PathLike[str],
+    file: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002  as the option is called
+    reader: str | None = None,
+    ledger: str | None = None,
+    progress: Progress = lambda _what, _share: None,
+) -> Imported:
+    """Bring the reads of a file into a workspace, all or none; those that are there already stay as they are.
+
+    The file is an export, or any sheet with one row a read. Without a `format` its content tells. `reader` is who read
+    where the file names nobody.
+    """
+    path, home = Path(file), Workspace(workspace)
+    if format is not None and format not in FORMATS:
+        raise UnknownName.of("format", format, FORMATS, where="--format")
+    progress(f"reading {path.name}", 0.0)
+    audit = Sealed(path=home.path, run=home.run)
+    vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
+    known = audit.table("images.parquet", "image_id")["image_id"]
+    found, digest = _found(path, format, vocabulary)
+    checked = exchange.checked(_of_the_vocabulary(found.table, vocabulary, path), str(path), reader)
+    whole, strange = _of_known_films(checked, known, path)
+    told, replaced = exchange.standing(whole)
+    notices = [*found.notices, *strange, *replaced, *_unaudited(told, vocabulary), *exchange.said_twice(told)]
+    reads = exchange.dated(identified(told))
+    progress("keeping them", 0.5)
+    new = _kept(home, ledger, reads, f"{path.name} {digest}")
+    return Imported(reviews=new, read=whole.height, already=told.height - new.height, notices=tuple(notices))
+
+
+def _kept(home: Workspace, given: str | None, reads: pl.DataFrame, source: str) -> pl.DataFrame:
+    """Keep reads in one transaction, here or through the room that is open, and give those that are new."""
+    address = ledger_of(home, given)
+    if is_served(address):
+        told = have_done(address, IMPORT, {"reads": reads.rows(named=True), "source": source})
+        return reads.unique("external_id", keep="first", maintain_order=True).filter(
+            pl.col("external_id").is_in(told["new"])
+        )
+    with open_ledger(home, given) as book, book.lock("bpals review import"):
+        return book.change(lambda connection: add_reviews(connection, reads, source))
+
+
+def _import(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
+    reads = table_of(given["reads"], "what was sent to the room")
+    new = ledger.change(lambda connection: add_reviews(connection, reads, given["source"]))
+    return {"new": new["external_id"].to_list()}
+
+
+ACTS: Mapping[str, Work] = {IMPORT: _import}
+"""What the process that serves the reading room does for an import beside it."""
+
+
+def _ledger(home: Workspace, given: str | None) -> Ledger:
+    """Open the ledger of a workspace to read it; one that is not there is not made."""
+    if not is_there(ledger_of(home, given)):
+        raise _none_yet(home)
+    return open_ledger(home, given, readonly=True)
+
+
+def _none_yet(home: Workspace) -> UsageError:
+    return UsageError(f"{home.path} holds no review yet. {home.or_the_demo(NONE_YET)}")
+
+
+def _format_of(target: Path, given: str | None) -> str:
+    chosen = given or ENDINGS.get(target.suffix.lower())
+    if chosen is None:
+        raise UsageError(f"--out {target}: which format? Type: --format {' or --format '.join(FORMATS)}")
+    if chosen not in FORMATS:
+        raise UnknownName.of("format", chosen, FORMATS, where="--format")
+    return chosen
+
+
+def _refuse_present(target: Path) -> None:
+    if target.exists() or target.is_symlink():
+        raise UsageError(f"{target} is there already and is not overwritten. Name another with --out FILE")
+
+
+def _write(target: Path, files: Mapping[str, bytes]) -> None:
+    """Write the file, or the folder of files, so that it is there whole or not at all."""
+    part = target.with_name(f".{target.name}.part-{os.getpid()}")
+    try:
+        if "" in files:
+            write_durably(part, files[""])
+            # A link refuses a name that is taken; a rename would overwrite what came there meanwhile.
+            os.link(part, target)
+        else:
+            part.mkdir()
+            for name, content in files.items():
+                write_durably(part / name, content)
+            sync_folder(part)
+            part.rename(target)
+        sync_folder(target.absolute().parent)
+    except FileExistsError:
+        _refuse_present(target)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}. Name another with --out FILE") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True) if part.is_dir() else part.unlink(missing_ok=True)
+
+
+def _films(home: Workspace, table: pl.DataFrame, chosen: str, images: str | os.PathLike[str] | None) -> Films:
+    """Look at the films that a format must know of: those with boxes, or all for DICOM SR."""
+    boxed = table.filter(pl.col("box").is_not_null()) if chosen != "dicom-sr" else table
+    wanted = boxed["image_id"].unique(maintain_order=True).to_list()
+    where = images or home.remembered("images")
+    if chosen not in {*SIZED, "dicom-sr"} or not wanted or where is None:
+        return Films()
+    shelf = open_shelf(Path(where), wanted, listing=home.path / LISTING)
+    if chosen == "dicom-sr":
+        return Films(dicom=lambda image_id: _dicom(shelf, image_id))
+    sizes = {}
+    for image_id, content in shelf.read(wanted):
+        size = None if isinstance(content, Refusal) else prepare.size_of(content)
+        if size is not None:
+            sizes[image_id] = size
+    return Films(sizes=sizes)
+
+
+def _dicom(shelf: Shelf, image_id: str) -> bytes | None:
+    """Give the file of a film that is DICOM."""
+    for _, content in shelf.read([image_id]):
+        if not isinstance(content, Refusal) and prepare.is_dicom(content):
+            return content
+    return None
+
+
+def _found(path: Path, given: str | None, vocabulary: Vocabulary) -> tuple[Found, str]:
+    """Read a file, or a folder of DICOM SR, in the format that it is told or seen to have; give its hash too."""
+    if path.is_dir():
+        files = {each.name: read_bytes(each, words=WORDS) for each in sorted(path.iterdir()) if each.is_file()}
+        whole = "".join(sha256(content) for content in files.values())
+        return dicom_sr.read(files, str(path)), sha256(whole.encode())
+    content = read_bytes(path, words=WORDS)
+    digest = sha256(content)
+    chosen = given or _seen(content, path)
+    if chosen in READERS:
+        return READERS[chosen](content, str(path)), digest
+    if chosen == "dicom-sr":
+        return dicom_sr.read({path.name: content}, str(path)), digest
+    header = open_table(path, words=WORDS).header
+    if flat.is_ours(header):
+        return (flat.read_parquet if content[:4] == b"PAR1" else flat.read_csv)(content, str(path)), digest
+    reads = every_read(path, vocabulary=vocabulary, groups=verdicts.GROUPS)
+    missing = [pl.lit(None, kind).alias(name) for name, kind in KEPT.items() if name not in reads.columns]
+    return Found(table=reads.with_columns(missing).select(KEPT.names())), digest
+
+
+def _seen(content: bytes, path: Path) -> str:
+    """Tell a format by its content."""
+    if prepare.is_dicom(content):
+        return "dicom-sr"
+    if content.lstrip()[:1] not in {b"{", b"["}:
+        return "csv"
+    whole = loaded(content, str(path))
+    for name, module in (("label-studio", labelstudio), ("coco", coco), ("fiftyone", fiftyone)):
+        if module.is_ours(whole):
+            return name
+    raise TruthError(f"{path} is JSON, but neither of Label Studio, FiftyOne nor COCO. Name another file")
+
+
+def _of_the_vocabulary(table: pl.DataFrame, vocabulary: Vocabulary, path: Path) -> pl.DataFrame:
+    """Call findings as the vocabulary does; a group keeps its name, and so does what is outside of both."""
+    known = verdicts.spellings(vocabulary, verdicts.GROUPS)
+    words = table["finding"].drop_nulls().unique(maintain_order=True)
+    return table.with_columns(pl.col("finding").replace({word: named(word, known, str(path)) for word in words}))
+
+
+def _of_known_films(table: pl.DataFrame, known: pl.Series, path: Path) -> tuple[pl.DataFrame, list[Notice]]:
+    """Find the films by their ids, or by the names of their files; reads of films that are not here are counted."""
+    ids = set(known)
+    given = table["image_id"].unique(maintain_order=True).to_list()
+    called = {name: name if name in ids else _film(name, ids) for name in given}
+    here = table.with_columns(pl.col("image_id").replace_strict(called, return_dtype=pl.String))
+    kept = here.filter(pl.col("image_id").is_not_null())
+    strange = [name for name, film in called.items() if film is None]
+    if kept.is_empty():
+        raise TruthError(
+            f"{path}: no read is about a film of this dataset (first: {strange[0] if strange else 'none'}). "
+            "Name another file, or the workspace that it belongs to: --workspace DIR"
+        )
+    reads = several(table.height - kept.height, "read is", "reads are")
+    films = several(len(strange), "film that is", "films that are")
+    message = (
+        f"{path.name}: {reads} about {films} not in this dataset (first: {strange[0] if strange else ''}): left out"
+    )
+    return kept, [Notice(code="unknown_images", count=table.height - kept.height, message=message)] if strange else []
+
+
+def _film(name: str, ids: Collection[str]) -> str | None:
+    """Find a film by the last part of an address, as other tools write it; they put eight signs before a name."""
+    last = PurePosixPath(name.partition("?")[0]).name
+    return next((each for each in (last, last[9:]) if each in ids), None)
+
+
+def _unaudited(table: pl.DataFrame, vocabulary: Vocabulary) -> list[Notice]:
+    """Count reads of findings that are not audited: they are kept."""
+    audited = [*vocabulary.findings, *(group.name for group in verdicts.GROUPS)]
+    others = table.filter(~pl.col("finding").is_in(audited))
+    notices = []
+    for (finding,), reads in others.group_by("finding", maintain_order=True):
+        yes = reads.filter(pl.col("verdict") == "present").height
+        kept = several(reads.height, "read of it is", "reads of it are")
+        message = f"{finding} is not audited and teaches nothing: {kept} kept ({yes:,} present)"
+        notices.append(Notice(code="unaudited", count=reads.height, message=message))
+    return notices
+
+
+def as_json(told: Imported) -> dict[str, Any]:
+    """Say for a program what a file brought."""
+    return {
+        "read": told.read,
+        "new": told.reviews.height,
+        "already": told.already,
+        "readers": sorted(told.reviews["reader"].unique()),
+        "films": told.reviews["image_id"].n_unique(),
+        "findings": dict(told.reviews.group_by("finding", maintain_order=True).len().iter_rows()),
+        "notices": [{"code": each.code, "count": each.count, "message": each.message} for each in told.notices],
+    }

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
-from bpals.tasks.judge import run_judge
 from bpals.reviews import verdicts
 from bpals.signal.learn import Reviewed
 from bpals.signal.pairs import logit, sigmoid
 from bpals.signal.refit import shifts
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge import run_judge
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -74,7 +74,7 @@ def audited(data: Path, folder: Path) -> None:
     """Audit NIH with the panel, fitted on the validation images."""
     for model in MODELS:
         run_judge(f"table:{data / 'predictions' / 'chexnet_panel.parquet'}@{model}", workspace=folder)
-    bpals.tasks.audit(workspace=folder, calibrate=f"four-findings={data / 'expert'}", calibrate_split="val")
+    bpals.audit(workspace=folder, calibrate=f"four-findings={data / 'expert'}", calibrate_split="val")
 
 
 def films(folder: Path, data: Path) -> dict[str, Films]:

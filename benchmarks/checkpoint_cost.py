@@ -23,9 +23,9 @@ from pathlib import Path
 
 import torch
 
+from bpals.findings import NIH
 from bpals.images.phantom import draw_phantom
 from bpals.images.prepare import Preparation, Prepared, prepare
-from bpals.findings import NIH
 from bpals.judges.checkpoint import CheckpointJudge, open_checkpoint
 from bpals.judges.local_model import import_torchvision
 from bpals.types import Film

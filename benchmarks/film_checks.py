@@ -27,22 +27,19 @@ from PIL import Image, ImageDraw, ImageFont
 from threadpoolctl import threadpool_limits
 
 from bpals.errors import install_line
-from bpals.store.features import FeatureCache, StoredFeatures
-from bpals.tasks.probe import Looked, check_films, gallery_of, sample_of
-from bpals.images.defects import COPIES
-from bpals.images.checks import ONE_GREY, Gallery, one_grey
-from bpals.images.defects import CHECKS, Detection, detect
-from bpals.images.checks import Twins, find_twins
-from bpals.images.ocr import Lettered, Lettering
-from bpals.images.stream import THUMBNAIL_PX, Look, Seen
-from bpals.images.prepare import decode
+from bpals.images.checks import ONE_GREY, Gallery, Twins, find_twins, one_grey
 from bpals.images.collection import open_shelf
+from bpals.images.defects import CHECKS, COPIES, Detection, detect
+from bpals.images.ocr import Lettered, Lettering
+from bpals.images.prepare import decode
+from bpals.images.stream import THUMBNAIL_PX, Look, Seen
 from bpals.judges.backbone import DEFAULT, open_backbone
-from bpals.tasks.probe import EYE, run_probe
 from bpals.report.tallies import wilson
 from bpals.sources import nih
-from bpals.types import Refusal
+from bpals.store.features import FeatureCache, StoredFeatures
 from bpals.store.workspace import Workspace
+from bpals.tasks.probe import EYE, Looked, check_films, gallery_of, run_probe, sample_of
+from bpals.types import Refusal
 
 FILMS, NIH_FILMS, DRAWS = 1000, 112_120, 1000
 LEAST_RECALL, MOST_ALARMS = 0.95, 0.01

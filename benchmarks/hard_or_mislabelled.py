@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
-from bpals.tasks.judge import run_judge
 from bpals.reviews import verdicts
 from bpals.score.intervals import Resamples, Resampling, interval
 from bpals.signal.hardness import disagreements
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge import run_judge
 
 GROUPS = ("Pneumothorax", "Nodule or mass", "Airspace opacity")
 POOLED = "pooled"
@@ -43,7 +43,7 @@ def audit(data: Path, folder: Path, *, panel: bool) -> None:
         for model in MODELS:
             run_judge(f"table:{data / 'predictions' / 'chexnet_panel.parquet'}@{model}", workspace=folder)
     expert = data / "expert"
-    bpals.tasks.audit(
+    bpals.audit(
         workspace=folder,
         calibrate=f"four-findings={expert}",
         calibrate_split="val",

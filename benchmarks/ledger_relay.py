@@ -26,8 +26,7 @@ from bpals.findings import NIH
 from bpals.judges.fold import fold
 from bpals.store.ledger import AskedFilm, Ledger
 from bpals.store.ledger.relay import for_a_run, serving
-from bpals.store.ledger.schema import REVIEW
-from bpals.store.ledger.schema import FILM
+from bpals.store.ledger.schema import FILM, REVIEW
 from bpals.types import JudgeCard, Question, Reply, Usage
 
 READERS = 8

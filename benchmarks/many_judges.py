@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
-from bpals.tasks.judge import Order
-from bpals.tasks.judge import run_judge
-from bpals.reviews import verdicts
 from bpals.metrics import Curve, Reliability
-from bpals.score.opinions import about
+from bpals.reviews import verdicts
 from bpals.score.intervals import Resamples, Resampling, interval
+from bpals.score.opinions import about
+from bpals.tasks.judge import Order, run_judge
 from bpals.tasks.score import audited_tables, scorecard
 from section import Section
 
@@ -174,7 +173,7 @@ def study(data: Path, home: Path) -> tuple[dict[str, str], list[str]]:
             folder = home / f"{name}-{kind}"
             if not (folder / "run.json").exists():
                 seal(data, folder)
-                bpals.tasks.audit(workspace=folder, calibrate=calibrate)
+                bpals.audit(workspace=folder, calibrate=calibrate)
     untrained, trained = (scored(home / f"five-{kind}", data, split) for kind, split in KINDS.items())
     broken = promised(untrained, UNTRAINED, ("Nodule or mass",))
     broken += promised(trained, TRAINED, ("Nodule or mass", "Airspace opacity"))

@@ -21,10 +21,10 @@ from bpals.findings import NIH
 from bpals.judges.fold import fold
 from bpals.store.ledger import AskedFilm, Ledger
 from bpals.store.ledger.transfer import FILMS_AT_ONCE
-from bpals.tasks.merge import merge
 from bpals.store.shards import Shard
-from bpals.types import JudgeCard, Question, Reply, Usage
 from bpals.store.workspace import Workspace
+from bpals.tasks.merge import merge
+from bpals.types import JudgeCard, Question, Reply, Usage
 
 SHARDS = 8
 MOST_MB = 100.0

@@ -15,9 +15,8 @@ from pathlib import Path
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from bpals.judges.record import RecordJudge, fold_of
 from bpals.numeric import patients
-from bpals.judges.record import fold_of
-from bpals.judges.record import RecordJudge
 from bpals.score.skill import Scores, Yardstick
 from bpals.signal.devices import read_devices
 from bpals.signal.pairs import Matrix

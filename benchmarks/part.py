@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 
 from bpals.findings import NIH
-from bpals.judges.record import fold_of, read_record
-from bpals.judges.record import RecordJudge
+from bpals.judges.record import RecordJudge, fold_of, read_record
 from bpals.sources import nih
 from bpals.types import Dataset
 

@@ -29,25 +29,23 @@ import numpy.typing as npt
 import polars as pl
 from PIL import Image
 
-from bpals.numeric import patients
-from bpals.store.features import FeatureCache
-from bpals.images.stream import Look, looked
-from bpals.images.collection import open_shelf
 from bpals.findings import AIRSPACE_OPACITY, NODULE_OR_MASS, Group
-from bpals.tasks.judge import Order
-from bpals.judges.record import fold_of, state_matrix
+from bpals.images.collection import open_shelf
+from bpals.images.stream import Look, looked
 from bpals.judges.backbone import built_file, open_backbone
-from bpals.judges.linear_probe import Features
-from bpals.judges.linear_probe import ProbeJudge
-from bpals.judges.record import RecordJudge
-from bpals.tasks.probe import EYE, run_probe
-from bpals.reviews import verdicts
+from bpals.judges.linear_probe import Features, ProbeJudge
+from bpals.judges.record import RecordJudge, fold_of, state_matrix
 from bpals.metrics import Curve
+from bpals.numeric import patients
+from bpals.optional import import_silent
+from bpals.reviews import verdicts
 from bpals.score.intervals import Resamples, Resampling, interval
 from bpals.sources import nih
-from bpals.optional import import_silent
-from bpals.types import Refusal
+from bpals.store.features import FeatureCache
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge import Order
+from bpals.tasks.probe import EYE, run_probe
+from bpals.types import Refusal
 from peak import ChildrenWatch, peak_mb
 
 Doubles = npt.NDArray[np.float64]

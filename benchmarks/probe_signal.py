@@ -27,17 +27,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 import bpals
-from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, load_source, weigh
-from bpals.tasks.panel import load_experts
 from bpals.findings import NIH
-from bpals.tasks.panel import choose
-from bpals.reviews import verdicts
 from bpals.metrics import Curve
-from bpals.score.opinions import Audited, about
+from bpals.reviews import verdicts
 from bpals.score.intervals import Resamples, Resampling, interval
+from bpals.score.opinions import Audited, about
 from bpals.score.scorecard import suspicions
 from bpals.signal.trust import Signal
 from bpals.store.workspace import Workspace
+from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, load_source, weigh
+from bpals.tasks.panel import choose, load_experts
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -100,7 +99,7 @@ def signals(home: Path) -> tuple[Audited, dict[str, Signal]]:
     """Ask the record judge, weigh what it and the probe say by each of the audits, and give what they share."""
     folder = home / "audit"
     if not (folder / "run.json").exists():
-        bpals.tasks.audit(workspace=folder, judges="record", calibrate=f"table={home / 'val.csv'}")
+        bpals.audit(workspace=folder, judges="record", calibrate=f"table={home / 'val.csv'}")
     kept, dataset = Workspace(folder), load_source("nih")
     sealed = kept.open()
     answers = Answers(claims=sealed.table(RECORD_ANSWERS), groups=sealed.table(GROUP_ANSWERS))

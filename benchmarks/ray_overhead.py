@@ -27,11 +27,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bpals.tasks.judge import Order
 from bpals.judges.pace import Pace
 from bpals.judges.rayengine import RayEngine, RaySession
-from bpals.tasks.judge import run_judge
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge import Order, run_judge
 from section import Section
 
 SECTION = Section(

@@ -36,13 +36,13 @@ from PIL import Image
 from sqlalchemy import select
 
 import bpals
-from bpals.store.ledger.schema import READING, REVIEW
-from bpals.tasks.serve import office, verify_log
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import load_study
-from bpals.tasks.score import vocabulary_of
-from bpals.store.workspace import Workspace
 from bpals.store.ledger.ledger import open_ledger
+from bpals.store.ledger.schema import READING, REVIEW
+from bpals.store.workspace import Workspace
+from bpals.tasks.score import vocabulary_of
+from bpals.tasks.serve import office, verify_log
 from reading_clients import PASSWORD, Server, Watch, answers, compare, kill_at, reading
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -65,9 +65,9 @@ def make_workspace(folder: Path, given: argparse.Namespace) -> Path:
     if given.workspace:
         shutil.copytree(given.workspace, home, ignore=shutil.ignore_patterns("ledger*", ".*"))
     elif given.quick:
-        bpals.tasks.audit(f"table:{EXAMPLES / 'films.csv'}", mapping=EXAMPLES / "films.toml", workspace=home)
+        bpals.audit(f"table:{EXAMPLES / 'films.csv'}", mapping=EXAMPLES / "films.toml", workspace=home)
     else:
-        bpals.tasks.audit(workspace=home)
+        bpals.audit(workspace=home)
     return home
 
 

@@ -23,18 +23,17 @@ import numpy as np
 import polars as pl
 
 import bpals
-from bpals.reviews.ledger_reads import blind_reads
 from bpals.findings import NIH
+from bpals.metrics import Curve
+from bpals.reviews.ledger_reads import blind_reads
+from bpals.reviews.verdicts import load, load_reads
+from bpals.room.desk.desk import Desk
+from bpals.room.desk.readings import Answer, Spent, Verdict
+from bpals.room.desk.study import Account, Study
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.schema import ACCOUNT
 from bpals.tasks.reading_list import draw_cases
 from bpals.tasks.relearn import Relearned, relearn, version
-from bpals.room.desk.study import Account
-from bpals.room.desk.readings import Answer, Spent, Verdict
-from bpals.room.desk.desk import Desk
-from bpals.room.desk.study import Study
-from bpals.reviews.verdicts import load, load_reads
-from bpals.metrics import Curve
 from bpals.tasks.study_progress import gather, progress
 from bpals.types import Reviews
 
@@ -78,7 +77,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "audit"
         if said.workspace is None:
-            bpals.tasks.audit("nih", workspace=home)
+            bpals.audit("nih", workspace=home)
         else:
             shutil.copytree(said.workspace, home)
         replay(home, said.expert, said.n, said.seed)

@@ -25,15 +25,15 @@ import bpals
 from bpals.findings import NIH
 from bpals.report.charts import element
 from bpals.reviews import verdicts
+from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited, about
 from bpals.score.replay import OURS, SPENDING, Row, curves, holds, learning, replay, rivals, with_reads, yardsticks
-from bpals.score.intervals import Resampling
 from bpals.signal.pairs import logit
 from bpals.signal.ridge import newton
 from bpals.signal.value import Worth, values
+from bpals.store.workspace import Workspace
 from bpals.testing.fakes import made_up_reads
 from bpals.types import SAYS
-from bpals.store.workspace import Workspace
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -86,7 +86,7 @@ def main() -> None:
     if said.workspace is not None:
         sys.exit(real(said.workspace, said))
     with tempfile.TemporaryDirectory() as folder:
-        bpals.tasks.audit(workspace=folder, calibrate=f"four-findings={said.expert}", calibrate_split="val")
+        bpals.audit(workspace=folder, calibrate=f"four-findings={said.expert}", calibrate_split="val")
         sys.exit(real(Path(folder), said))
 
 

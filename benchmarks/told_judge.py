@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 import bpals
 from bpals.findings import NIH
 from bpals.judges.record import RecordJudge
-from bpals.tasks.panel import Chosen
-from bpals.reviews import verdicts
 from bpals.metrics import Curve
+from bpals.reviews import verdicts
 from bpals.score.opinions import Audited, about
 from bpals.signal.trust import estimate
 from bpals.sources import nih
-from bpals.types import Dataset
 from bpals.store.workspace import Workspace
+from bpals.tasks.panel import Chosen
+from bpals.types import Dataset
 from section import Section
 
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ class Ground:
 def ground(data: Path, workspace: Path) -> Ground:
     """Read everything; NIH is audited by the record judge if it was not before."""
     if not (workspace / "run.json").exists():
-        bpals.tasks.audit(workspace=workspace, judges="record")
+        bpals.audit(workspace=workspace, judges="record")
     dataset = nih.load()
     wide = pl.read_parquet(data / "predictions" / "chexnet_panel.parquet").filter(pl.col("model") == MODEL)
     long = wide.rename({"Image Index": "image_id"}).unpivot(

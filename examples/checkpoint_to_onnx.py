@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bpals.judges.checkpoint import open_network
-from bpals.judges.checkpoint import find_recipe
+from bpals.judges.checkpoint import find_recipe, open_network
 from bpals.judges.weights import read_weights
 
 KEPT = (

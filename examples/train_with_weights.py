@@ -16,7 +16,7 @@ def load_or_audit(workspace="audit"):
     try:
         return bpals.load_signal(workspace)
     except WorkspaceError:
-        return bpals.tasks.audit(workspace=workspace).signal
+        return bpals.audit(workspace=workspace).signal
 
 
 def train(features, labels, weights, steps=200, rate=1.0):

@@ -19,12 +19,11 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
+from bpals.room.desk.readings import Answer, Box, Spent, Verdict
+from bpals.room.desk.study import Account
+from bpals.room.web.server import Binding, make_server
 from bpals.tasks.demo import make_demo
 from bpals.tasks.serve import Opening, OpenRoom, open_room
-from bpals.room.desk.study import Account
-from bpals.room.desk.readings import Answer, Box, Spent, Verdict
-from bpals.room.web.server import Binding
-from bpals.room.web.server import make_server
 from shape import ROOT
 
 SIZE = {"width": 1440, "height": 900}

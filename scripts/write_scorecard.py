@@ -33,8 +33,8 @@ def main() -> None:
     said = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         plain, fitted = Path(folder) / "plain", Path(folder) / "fitted"
-        bpals.tasks.audit(workspace=plain)
-        bpals.tasks.audit(workspace=fitted, calibrate=said.reference, calibrate_split=said.calibrate_split)
+        bpals.audit(workspace=plain)
+        bpals.audit(workspace=fitted, calibrate=said.reference, calibrate_split=said.calibrate_split)
         cards = [bpals.scorecard(home, reference=said.reference, split=said.split).rows for home in (plain, fitted)]
     table = "\n".join(lines(*cards)) + "\n"
     if said.print:

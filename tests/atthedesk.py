@@ -6,10 +6,9 @@ import polars as pl
 from sqlalchemy import insert, select, update
 
 from bpals.findings import NIH
-from bpals.store.ledger.schema import ACCOUNT, READING
-from bpals.room.desk.study import Account
 from bpals.room.desk.readings import Answer, Spent
-from bpals.room.desk.study import Study
+from bpals.room.desk.study import Account, Study
+from bpals.store.ledger.schema import ACCOUNT, READING
 
 FINDINGS = ("Mass", "Nodule", "Pneumothorax")
 SPENT = Spent(active_s=5.0, wall_s=8.0)

@@ -12,16 +12,16 @@ import polars as pl
 import webroom
 from PIL import Image
 
-from bpals.images.rendition import render
 from bpals.findings import NIH
-from bpals.store.ledger import Ledger
-from bpals.room.desk.readings import Answer, Box
+from bpals.images.rendition import render
 from bpals.room.desk.desk import Desk
+from bpals.room.desk.readings import Answer, Box
 from bpals.room.desk.study import assign_keys
 from bpals.room.people.accounts import Accounts
 from bpals.room.people.sessions import Sessions
 from bpals.room.room import JudgeAnswer, PatientFilm, Revealed, RevealedPair, Room, Settings
 from bpals.room.web.app import create_app
+from bpals.store.ledger import Ledger
 from bpals.types import Refusal
 
 CHROMIUM = shutil.which("chromium")

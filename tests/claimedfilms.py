@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bpals.types import SAYS
 from bpals.store.workspace import Workspace
+from bpals.types import SAYS
 
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 

@@ -22,11 +22,11 @@ import pytest
 import twofolds
 from hypothesis import HealthCheck, settings
 
-from bpals.tasks.demo import make_demo
 from bpals.findings import NIH
 from bpals.judges.backbone import NEEDED, PACKAGE, build
 from bpals.reviews import verdicts
 from bpals.sources import nih
+from bpals.tasks.demo import make_demo
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # A busy machine is no fault of what is tested.

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from hypothesis import strategies as st
 
-from bpals.store.ledger.schema import PHASES, VERDICTS
 from bpals.reviews.exchange import KEPT, TABLE
+from bpals.store.ledger.schema import PHASES, VERDICTS
 
 NASTY = (
     "=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\ttab", "\rreturn", "\nline", "'quoted", "''twice", "'=both",

@@ -5,8 +5,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from bpals.images.stream import Look
 from bpals.images.phantom import FINDINGS, draw_phantom
+from bpals.images.stream import Look
 
 SIDE_PX = 96
 LOOK = Look(side_px=48, eye="phantomfilms:open_eye")

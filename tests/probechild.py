@@ -4,14 +4,14 @@ import sys
 import time
 from pathlib import Path
 
-from bpals.store.features import FeatureCache
-from bpals.images.stream import Look
 from bpals.images.prepare import Preparation
-from bpals.tasks.judge import Order
+from bpals.images.stream import Look
 from bpals.judges.backbone import open_backbone
-from bpals.tasks.image_access import name_films, open_lightbox
-from bpals.tasks.probe import EYE, Probing, look_films, probe_of
+from bpals.store.features import FeatureCache
 from bpals.store.workspace import Workspace
+from bpals.tasks.image_access import name_films, open_lightbox
+from bpals.tasks.judge import Order
+from bpals.tasks.probe import EYE, Probing, look_films, probe_of
 
 
 def main() -> None:

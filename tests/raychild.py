@@ -6,9 +6,8 @@ import sys
 
 import smallset
 
-from bpals.tasks.judge import Order
 from bpals.judges.rayengine import RayEngine
-from bpals.tasks.judge import run_judge
+from bpals.tasks.judge import Order, run_judge
 
 
 def main(spec, source, mapping, images, home, address):

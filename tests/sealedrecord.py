@@ -6,10 +6,10 @@ from pathlib import Path
 import atthedesk
 
 import shape
-from bpals.tasks.audit import load_source
-from bpals.store.ledger import Ledger
 from bpals.room.desk.desk import Desk
+from bpals.store.ledger import Ledger
 from bpals.store.workspace import LEDGER, Workspace
+from bpals.tasks.audit import load_source
 
 
 def seal(folder, dataset):

@@ -11,8 +11,8 @@ from pathlib import Path
 from smallset import ask
 
 from bpals.judges.stub import StubJudge
-from bpals.tasks.judge_status import asked_status
 from bpals.store.shards import Shard
+from bpals.tasks.judge_status import asked_status
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import numpy as np
 import polars as pl
 from PIL import Image
 
-from bpals.tasks.judge import Order
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
-from bpals.tasks.judge import run_judge
+from bpals.tasks.judge import Order, run_judge
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")

@@ -13,14 +13,14 @@ from polars.testing import assert_frame_equal
 
 import bpals
 import shape
-from bpals.tasks.audit import DEFAULTS
 from bpals.errors import WorkspaceError
 from bpals.findings import NIH
 from bpals.judges.record import RecordJudge
 from bpals.signal.reasons import CODES
+from bpals.store.workspace import Workspace, sha256
+from bpals.tasks.audit import DEFAULTS
 from bpals.types import signal_schema
 from bpals.version import VERSION
-from bpals.store.workspace import Workspace, sha256
 
 CLAIMS = 1_569_680
 COLUMNS = [
@@ -127,7 +127,7 @@ def test_a_call_in_python_gives_what_the_folder_holds(write_films, tmp_path):
     """run.signal, load_signal and signal.parquet are one table; the run says where the report is."""
     _, source, _, mapping = write_films(tmp_path / "films.csv", seeds=[1])
     told = []
-    run = bpals.tasks.audit(source, mapping=mapping, workspace=tmp_path / "audit", progress=lambda *step: told.append(step))
+    run = bpals.audit(source, mapping=mapping, workspace=tmp_path / "audit", progress=lambda *step: told.append(step))
     assert_frame_equal(bpals.load_signal(tmp_path / "audit"), run.signal)
     assert_frame_equal(pl.read_parquet(tmp_path / "audit" / "signal.parquet"), run.signal)
     assert run.record == Workspace(tmp_path / "audit").run

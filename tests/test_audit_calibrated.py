@@ -16,11 +16,11 @@ import bpals
 import shape
 from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS
-from bpals.tasks.run_record import left_out
 from bpals.reviews import verdicts
 from bpals.score.intervals import Resampling
-from bpals.types import signal_schema
 from bpals.store.workspace import Workspace
+from bpals.tasks.run_record import left_out
+from bpals.types import signal_schema
 
 FEW = Resampling(draws=20, seed=0)
 CROSSFIT = pl.col("method").str.ends_with("/crossfit")
@@ -137,7 +137,7 @@ def test_a_table_of_all_fourteen_findings_calibrates_each(nih_part, tmp_path):
     truth = {name: np.where(draw.random(films.height) < 0.2, 0, present) for name, present in said.items()}
     experts = pl.DataFrame({"image_id": films["Image Index"]} | truth).cast({pl.selectors.numeric(): pl.Int64})
     experts.write_csv(tmp_path / "experts.csv")
-    run = bpals.tasks.audit(f"nih:{nih_part}", workspace=tmp_path / "audit", calibrate=f"table={tmp_path / 'experts.csv'}")
+    run = bpals.audit(f"nih:{nih_part}", workspace=tmp_path / "audit", calibrate=f"table={tmp_path / 'experts.csv'}")
     assert run.groups is None
     fitted = run.record["calibration"]["findings"]
     common = [name for name in NIH.findings if said[name].sum() > 100]
@@ -148,7 +148,7 @@ def test_a_table_of_all_fourteen_findings_calibrates_each(nih_part, tmp_path):
     crossfit = run.signal.filter(CROSSFIT)["finding"].cast(pl.String)
     assert set(crossfit) == set(fitted)
     assert len(crossfit) == films.height * len(fitted)
-    again = bpals.tasks.audit(f"nih:{nih_part}", workspace=tmp_path / "audit")
+    again = bpals.audit(f"nih:{nih_part}", workspace=tmp_path / "audit")
     assert not (tmp_path / "audit" / "calibration.parquet").exists()
     assert again.signal.filter(CROSSFIT).is_empty()
 
@@ -157,7 +157,7 @@ def test_a_table_of_all_fourteen_findings_calibrates_each(nih_part, tmp_path):
 def calibrate(write_films, tmp_path):
     """Audit made-up films, calibrated as told."""
     _, source, _, mapping = write_films(tmp_path / "films.csv", seeds=[1])
-    return lambda spec: bpals.tasks.audit(source, mapping=mapping, workspace=tmp_path / "audit", calibrate=spec)
+    return lambda spec: bpals.audit(source, mapping=mapping, workspace=tmp_path / "audit", calibrate=spec)
 
 
 def test_too_few_patients_cannot_calibrate(calibrate, tmp_path):
@@ -187,10 +187,10 @@ def test_an_unknown_kind_of_reviews_is_answered_with_the_nearest(calibrate):
 def test_an_audit_that_leaves_the_experts_out_says_so(tmp_path):
     """Once, with what to type: the trust that they taught is gone."""
     home = tmp_path / "audit"
-    bpals.tasks.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, calibrate=twojudges.EXPERTS)
+    bpals.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, calibrate=twojudges.EXPERTS)
     told = [
         [notice["message"] for notice in run.record["notices"] if notice["code"] == "experts_left_out"]
-        for run in (bpals.tasks.audit(workspace=home), bpals.tasks.audit(workspace=home))
+        for run in (bpals.audit(workspace=home), bpals.audit(workspace=home))
     ]
     assert [len(each) for each in told] == [1, 0]
     assert told[0][0].endswith(f"add: --calibrate {twojudges.EXPERTS}")

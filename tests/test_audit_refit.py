@@ -31,7 +31,7 @@ def refitted(files, tmp_path_factory):
     """An audit with both."""
     home = tmp_path_factory.mktemp("refitted") / "audit"
     labels = f"table={files / 'experts.csv'}"
-    return bpals.tasks.audit(**WORDS, workspace=home, calibrate=labels, refit=f"table={files / 'sample.csv'}")
+    return bpals.audit(**WORDS, workspace=home, calibrate=labels, refit=f"table={files / 'sample.csv'}")
 
 
 def codes(run):
@@ -68,8 +68,8 @@ def test_a_finding_that_was_not_fitted_is_not_shifted(files, tmp_path):
     only = TRUTH.select("image_id", "Cardiomegaly").filter(~pl.Series(np.arange(TRUTH.height) % 10 == 0))
     only.write_csv(tmp_path / "one.csv")
     labels = f"table={tmp_path / 'one.csv'}"
-    bare = bpals.tasks.audit(**WORDS, workspace=tmp_path / "bare", calibrate=labels)
-    run = bpals.tasks.audit(**WORDS, workspace=tmp_path / "run", calibrate=labels, refit=f"table={files / 'sample.csv'}")
+    bare = bpals.audit(**WORDS, workspace=tmp_path / "bare", calibrate=labels)
+    run = bpals.audit(**WORDS, workspace=tmp_path / "run", calibrate=labels, refit=f"table={files / 'sample.csv'}")
     assert set(run.record["refit"]["shifts"]) == {"Cardiomegaly"}
     others = pl.col("finding") != "Cardiomegaly"
     told, before = (each.signal.drop("review_rank") for each in (run, bare))  # which ranks all findings together
@@ -95,4 +95,4 @@ def test_reviews_too_few_to_fit_are_not_shifted_and_say_so(files, tmp_path, caps
 def test_a_sample_with_nothing_to_shift_is_refused(files, tmp_path):
     """Before anything is made."""
     with pytest.raises(UsageError, match="only shifts what was fitted, and nothing was"):
-        bpals.tasks.audit(**WORDS, workspace=tmp_path / "audit", refit=f"table={files / 'sample.csv'}")
+        bpals.audit(**WORDS, workspace=tmp_path / "audit", refit=f"table={files / 'sample.csv'}")

@@ -9,11 +9,11 @@ import pytest
 from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
-from bpals.tasks.audit import load_source
 from bpals.cli.main import obey
 from bpals.errors import TruthError
-from bpals.types import KIND, OUTCOME, answers_schema
 from bpals.store.workspace import Workspace
+from bpals.tasks.audit import load_source
+from bpals.types import KIND, OUTCOME, answers_schema
 
 WORDS = {"source": SOURCE, "mapping": MAPPING}
 LINE = ["audit", "--source", WORDS["source"], "--mapping", WORDS["mapping"]]
@@ -39,7 +39,7 @@ def audited(tmp_path_factory):
     """An audit of the example with reads and nothing else of experts."""
     folder = tmp_path_factory.mktemp("reads")
     reads = write_reads(folder / "reads.csv")
-    return bpals.tasks.audit(**WORDS, workspace=folder / "audit", reviews=reads, reviews_split="val")
+    return bpals.audit(**WORDS, workspace=folder / "audit", reviews=reads, reviews_split="val")
 
 
 def test_reads_are_written_down_with_what_they_taught(audited):
@@ -71,7 +71,7 @@ def test_flags_and_reasons_say_which_it_is(audited):
 def test_few_reads_change_nothing_and_say_so(tmp_path):
     """Twenty films teach nobody where readers split."""
     reads = write_reads(tmp_path / "reads.csv", films=slice(20))
-    run = bpals.tasks.audit(**WORDS, workspace=tmp_path / "audit", reviews=reads)
+    run = bpals.audit(**WORDS, workspace=tmp_path / "audit", reviews=reads)
     assert "too few reads to learn where readers split: 20 pairs" in run.record["reviews"]["hardness"]["words"]
     assert "too_few_reads" in {notice["code"] for notice in run.record["notices"]}
 
@@ -146,7 +146,7 @@ def test_reads_of_other_films_only_are_refused_in_one_line(tmp_path, capsys):
     reads = tmp_path / "reads.csv"
     reads.write_text(f"image_id,finding,reader,verdict\nq.png,{FINDING},a,YES\n", encoding="utf-8")
     with pytest.raises(TruthError, match="no read is about a film of this dataset"):
-        bpals.tasks.audit(**WORDS, workspace=tmp_path / "audit", reviews=reads)
+        bpals.audit(**WORDS, workspace=tmp_path / "audit", reviews=reads)
     assert obey([*LINE, "--workspace", str(tmp_path / "audit"), "--reviews", str(reads)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -8,10 +8,9 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from bpals.tasks.audit import load_source
-from bpals.judges.record import RecordJudge
-from bpals.judges.record import fold_of
+from bpals.judges.record import RecordJudge, fold_of
 from bpals.store.workspace import Workspace
+from bpals.tasks.audit import load_source
 
 TABLES = {
     "vindr": ("vinbigdata-train.csv.gz", "Pneumothorax", (58, 14_904, 38, 0)),

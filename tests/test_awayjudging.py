@@ -11,15 +11,15 @@ import smallset
 from faultyserver import FaultyServer, answer, status
 from smallset import QUICK, ask
 
-from bpals.tasks.image_access import Block
 from bpals.errors import JudgeError, Stopped
 from bpals.images.collection import Shelf
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.engine import Here
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.stub import StubJudge
-from bpals.tasks.judge_status import asked_status
 from bpals.store.ledger import Ledger
+from bpals.tasks.image_access import Block
+from bpals.tasks.judge_status import asked_status
 from bpals.types import JudgeCard, Question, Reply
 
 FILMS = 24

@@ -13,12 +13,12 @@ from twojudges import EXPERTS
 
 import bpals
 import shape
-from bpals.tasks.compare import LABELS, comparison_page
 from bpals.errors import FilmError, TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import NIH
 from bpals.score.intervals import Resampling
-from bpals.types import OUTCOME
 from bpals.store.workspace import Workspace
+from bpals.tasks.compare import LABELS, comparison_page
+from bpals.types import OUTCOME
 
 QUICK = Resampling(draws=200)
 FINDINGS = ["Cardiomegaly", "Effusion", "Pneumothorax"]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from bpals.tasks.score import LABEL, SIGNAL, concordance, unlike_films
 from bpals.findings import NIH, NODULE_OR_MASS
-from bpals.score.opinions import Audited
-from bpals.score.intervals import Resampling
 from bpals.reviews.agreement import MAJORITY, OTHERS
+from bpals.score.intervals import Resampling
+from bpals.score.opinions import Audited
+from bpals.tasks.score import LABEL, SIGNAL, concordance, unlike_films
 from bpals.types import REVIEWS, claims_schema
 
 FEW = Resampling(draws=20, seed=0)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpals.store.tables import CsvText
 from bpals.errors import SourceError
-from bpals.store.tables import TableWords
+from bpals.store.tables import CsvText, TableWords
 
 
 def csv_text(content, separator=","):

@@ -2,9 +2,9 @@
 
 import polars as pl
 
-from bpals.tasks.demo import FILMS, JUDGES, make_demo
 from bpals.images.collection import open_shelf
 from bpals.store.workspace import Workspace
+from bpals.tasks.demo import FILMS, JUDGES, make_demo
 
 
 def test_it_is_an_audit_of_drawn_films_by_two_judges(demo):

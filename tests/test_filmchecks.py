@@ -11,14 +11,13 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 import bpals
-from bpals.store.features import FeatureCache
-from bpals.tasks.probe import Looked, check_films
+from bpals.images.collection import open_shelf
 from bpals.images.defects import COPIES
 from bpals.images.stream import looked
-from bpals.images.collection import open_shelf
-from bpals.store.workspace import RECORD, seal_films
+from bpals.store.features import FeatureCache
+from bpals.store.workspace import RECORD, Workspace, seal_films
+from bpals.tasks.probe import Looked, check_films
 from bpals.types import FILM_CHECKS, IMAGES, Refusal
-from bpals.store.workspace import Workspace
 
 WRONG = {"p005": "turned_90", "p111": "inverted", "p112": "cropped", "p113": "turned_180"}
 
@@ -159,7 +158,7 @@ def test_an_audit_tells_what_is_odd_about_films(films_audit, tmp_path):
     rows = [{"image_id": names[0], "checks": ["turned"], "turned": 90}, {"image_id": names[1], "checks": []}]
     table = pl.DataFrame([dict.fromkeys(FILM_CHECKS) | row for row in rows], schema=FILM_CHECKS)
     seal_films(home, table, {"films": 2, "fired": {"turned": 1}})
-    run = bpals.tasks.audit(workspace=home)
+    run = bpals.audit(workspace=home)
     its = dict(run.signal.unique("image_id").select("image_id", "film_checks").iter_rows())
     assert (its[names[0]], its[names[1]], its[names[2]]) == (["turned"], [], None)
     told = run.signal.filter(pl.col("image_id") == names[0])["reasons"].explode()

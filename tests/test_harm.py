@@ -6,14 +6,14 @@ import pytest
 from bpals.findings import NIH
 from bpals.judges.record import RecordJudge
 from bpals.judges.stub import StubJudge
-from bpals.tasks.panel import Chosen
 from bpals.reviews import verdicts
-from bpals.score.opinions import Audited, about
 from bpals.score.intervals import Resampling
+from bpals.score.opinions import Audited, about
 from bpals.score.scorecard import scorecard
 from bpals.signal.trust import estimate
-from bpals.types import KIND, OUTCOME, Dataset, answers_schema
 from bpals.store.workspace import Workspace
+from bpals.tasks.panel import Chosen
+from bpals.types import KIND, OUTCOME, Dataset, answers_schema
 
 
 @pytest.fixture(scope="module")

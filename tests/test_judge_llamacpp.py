@@ -11,10 +11,10 @@ import pytest
 import smallset
 import twofolds
 
-from bpals.tasks.judge_status import status_of
 from bpals.store.ledger import Ledger
-from bpals.types import OUTCOME
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge_status import status_of
+from bpals.types import OUTCOME
 
 IN_FLIGHT = 4
 """As many as the server has slots."""

@@ -8,15 +8,14 @@ from smallset import ask, order
 
 from bpals.cli.main import obey
 from bpals.errors import UsageError
-from bpals.store.features import FeatureCache
 from bpals.images.stream import Seen
 from bpals.judges.openai import OpenAIJudge
-from bpals.tasks.judge_status import status_of
-from bpals.tasks.judge import run_judge
+from bpals.store.features import FeatureCache, ProbePlan
 from bpals.store.ledger import Ledger
-from bpals.tasks.merge import merge
-from bpals.store.features import ProbePlan
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge import run_judge
+from bpals.tasks.judge_status import status_of
+from bpals.tasks.merge import merge
 
 FILMS = 24
 QUESTIONS = 10

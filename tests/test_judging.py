@@ -20,19 +20,18 @@ from smallset import QUICK, ask, order
 
 import bpals
 import shape
-from bpals.tasks.audit import load_source
 from bpals.errors import FilmError, JudgeError, Stopped, UsageError, WorkspaceError
 from bpals.images.prepare import Preparation, prepare
-from bpals.tasks.judge import Order
 from bpals.judges import selftest
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.stub import StubJudge
-from bpals.tasks.judge_status import status_of
-from bpals.tasks.judge import run_judge
 from bpals.store.ledger import Ledger
-from bpals.types import FILM_ANSWERS, OUTCOME, JudgeCard, Question, Reply
 from bpals.store.workspace import Workspace
+from bpals.tasks.audit import load_source
+from bpals.tasks.judge import Order, run_judge
+from bpals.tasks.judge_status import status_of
+from bpals.types import FILM_ANSWERS, OUTCOME, JudgeCard, Question, Reply
 
 FILMS = 24
 QUESTIONS = 10
@@ -682,6 +681,6 @@ def test_a_local_model_is_asked_the_same_way(small, tmp_path):
 def test_the_audit_is_of_the_dataset_that_the_judges_were_asked_about(small, tmp_path):
     """Without --source an audit beside sealed judges never takes another dataset, which would replace theirs."""
     ask(StubJudge(seed=3), small, tmp_path)
-    run = bpals.tasks.audit(workspace=tmp_path)
+    run = bpals.audit(workspace=tmp_path)
     assert run.record["source"]["name"] != "nih"
     assert run.record["values"]["source"]["reason"] == "the dataset of this workspace"

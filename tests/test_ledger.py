@@ -17,8 +17,8 @@ from sqlalchemy import func, insert, select
 from bpals.errors import ContractBroken, UnknownName, UsageError, WorkspaceError
 from bpals.findings import NIH
 from bpals.store.ledger import AskedFilm, Attempt, Ledger, pack, unpack
-from bpals.store.ledger.schema import STUDY
 from bpals.store.ledger.backend import insert_new
+from bpals.store.ledger.schema import STUDY
 from bpals.types import FILM_ANSWERS, JudgeCard, Judgment, Question, Reply, Usage, answers_schema
 
 

@@ -7,12 +7,12 @@ import smallset
 from smallset import ask, order
 
 from bpals.errors import UsageError, WorkspaceError
-from bpals.tasks.judge_status import status_of
-from bpals.tasks.judge import run_judge
 from bpals.store.ledger import Ledger
+from bpals.store.ledger.ledger import ledger_of
 from bpals.store.ledger.postgres import ENVIRONMENT
 from bpals.store.workspace import Workspace
-from bpals.store.ledger.ledger import ledger_of
+from bpals.tasks.judge import run_judge
+from bpals.tasks.judge_status import status_of
 
 FILMS = 4
 SECRET = "hunter-2"  # noqa: S105

@@ -19,8 +19,8 @@ from sqlalchemy import func, insert, select, text
 
 from bpals.errors import TransactionLost, UsageError, WorkspaceError
 from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import STUDY
 from bpals.store.ledger.postgres import ENVIRONMENT, address_of, has_password, parse_url, shown
+from bpals.store.ledger.schema import STUDY
 
 
 @pytest.fixture(scope="module")

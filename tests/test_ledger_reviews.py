@@ -14,10 +14,9 @@ import pytest
 from faultyvfs import Connection, Disk
 
 from bpals.errors import WorkspaceError
-from bpals.store.ledger import Ledger
-from bpals.store.ledger import log
-from bpals.room.desk.study import Account
 from bpals.room.desk.desk import Desk
+from bpals.room.desk.study import Account
+from bpals.store.ledger import Ledger, log
 
 NUMBERS = itertools.count()
 CASES = 4

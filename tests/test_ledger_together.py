@@ -7,8 +7,7 @@ from sqlalchemy import event, insert, select
 
 from bpals.errors import UsageError
 from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import STUDY
-from bpals.store.ledger.schema import now
+from bpals.store.ledger.schema import STUDY, now
 
 
 def adding(name, *, after=None):

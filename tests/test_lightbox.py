@@ -9,9 +9,8 @@ import smallset
 from smallset import ask
 
 from bpals.errors import UsageError
-from bpals.tasks.judge import Order
-from bpals.tasks.judge import run_judge
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge import Order, run_judge
 
 FILMS = 24
 

@@ -17,18 +17,17 @@ from ledgerfilms import asked, enrolled, failed
 from smallset import ask
 
 from bpals.errors import UsageError
-from bpals.store.features import FeatureCache
 from bpals.images.stream import Seen
-from bpals.tasks.judge import Order
 from bpals.judges.stub import StubJudge
-from bpals.tasks.judge_status import status_of
+from bpals.store.features import FeatureCache, ProbePlan
 from bpals.store.ledger import Ledger
-from bpals.tasks.image_access import name_films
-from bpals.tasks.merge import merge
-from bpals.store.features import ProbePlan
-from bpals.tasks.probe import run_probe
 from bpals.store.shards import Shard
 from bpals.store.workspace import Workspace
+from bpals.tasks.image_access import name_films
+from bpals.tasks.judge import Order
+from bpals.tasks.judge_status import status_of
+from bpals.tasks.merge import merge
+from bpals.tasks.probe import run_probe
 
 FILMS = 40
 

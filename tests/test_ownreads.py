@@ -7,14 +7,14 @@ import polars as pl
 import pytest
 import sealedrecord
 
-from bpals.reviews.ledger_reads import LEDGER as READS
 from bpals.errors import WorkspaceError
 from bpals.findings import Vocabulary
-from bpals.store.ledger import Ledger
+from bpals.reviews.ledger_reads import LEDGER as READS
 from bpals.reviews.ledger_reads import own_reads
 from bpals.room.desk.desk import Desk
-from bpals.tasks.review_files import import_reviews
+from bpals.store.ledger import Ledger
 from bpals.store.workspace import LEDGER, Workspace
+from bpals.tasks.review_files import import_reviews
 
 WORDS = Vocabulary(name="films", findings=("Cardiomegaly", "Effusion", "Pneumothorax"))
 

@@ -10,17 +10,16 @@ import pytest
 from twojudges import MAPPING, SOURCE
 
 import bpals
-from bpals.tasks.audit import load_source
 from bpals.cli.main import obey
 from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges.stub import StubJudge
-from bpals.tasks.panel import choose
 from bpals.score.intervals import Resampling
+from bpals.store.workspace import Workspace, seal_films
+from bpals.tasks.audit import load_source
+from bpals.tasks.panel import choose
 from bpals.tasks.score import scorecard
-from bpals.store.workspace import seal_films
 from bpals.testing import check_signal
 from bpals.types import FILM_ANSWERS, FILM_CHECKS, KIND, OUTCOME, answers_schema
-from bpals.store.workspace import Workspace
 
 TABLES = ("images.parquet", "claims.parquet", "judgments/record.parquet", "signal.parquet")
 
@@ -40,7 +39,7 @@ def audited(films, tmp_path_factory):
     guess, broken = StubJudge(name="guess", seed=1), StubJudge(name="broken", shares={"failed": 1.0})
     for stub in (guess, broken):
         home.seal_judge(stub.name, stub.card.as_dict(), stub.scores(dataset.images["image_id"], dataset.vocabulary))
-    return bpals.tasks.audit(**words, workspace=home.path)
+    return bpals.audit(**words, workspace=home.path)
 
 
 def seal_eye(home, dataset, *, name="eye", strange=0):
@@ -126,8 +125,8 @@ def test_the_report_lists_every_judge(audited):
 def test_without_image_judges_the_tables_are_those_of_the_record_alone(films, home, films_audit):
     """`--judges record` gives the bytes of an audit where no judge was ever sealed, and so does a failed judge."""
     words, _ = films
-    beside = bpals.tasks.audit(**words, workspace=home.path, judges=["record", "broken"])
-    restricted = bpals.tasks.audit(**words, workspace=home.path, judges="record")
+    beside = bpals.audit(**words, workspace=home.path, judges=["record", "broken"])
+    restricted = bpals.audit(**words, workspace=home.path, judges="record")
     fresh = Workspace(films_audit).run
     for name in TABLES:
         assert restricted.record["files"][name] == fresh["files"][name] == beside.record["files"][name], name
@@ -141,7 +140,7 @@ def test_without_image_judges_the_tables_are_those_of_the_record_alone(films, ho
 def test_an_audit_without_the_record_judge(films, home):
     """It asks nobody anew, writes no table of the record, and can be scored; where nobody saw a film nobody can say."""
     words, dataset = films
-    run = bpals.tasks.audit(**words, workspace=home.path, judges="eye")
+    run = bpals.audit(**words, workspace=home.path, judges="eye")
     check_signal(run.signal, dataset.claims)
     assert "judgments/record.parquet" not in run.record["files"]
     assert not (home.path / "judgments" / "record.parquet").exists()
@@ -168,7 +167,7 @@ def test_expert_labels_measure_the_judges_too(films, home, tmp_path):
         "image_id", pl.col("finding").cast(pl.String), present=((pl.col("says") == "present") != rejected).cast(pl.Int8)
     )
     truth.write_csv(tmp_path / "experts.csv")
-    run = bpals.tasks.audit(**words, workspace=home.path, calibrate=f"table={tmp_path / 'experts.csv'}")
+    run = bpals.audit(**words, workspace=home.path, calibrate=f"table={tmp_path / 'experts.csv'}")
     check_signal(run.signal, dataset.claims)
     (eye,) = [entry for entry in run.record["judges"] if entry["judge"] == "eye"]
     assert {row["finding"]: row["against"] for row in eye["skill"]} == {
@@ -204,9 +203,9 @@ def test_a_damaged_judge_stops_the_audit_and_leaves_the_old_one(films, home):
     words, _ = films
     (home.path / "judgments" / "eye.parquet").write_bytes(b"damaged")
     with pytest.raises(WorkspaceError, match=r"eye\.parquet is not the file that eye\.json names.* --judges record"):
-        bpals.tasks.audit(**words, workspace=home.path)
+        bpals.audit(**words, workspace=home.path)
     assert len(home.open().run["judges"]) == 4
-    assert len(bpals.tasks.audit(**words, workspace=home.path, judges="broken,guess").record["judges"]) == 2
+    assert len(bpals.audit(**words, workspace=home.path, judges="broken,guess").record["judges"]) == 2
 
 
 def test_an_unsealed_judge_and_answers_about_other_films_are_counted(films, home, capsys):

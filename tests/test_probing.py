@@ -15,12 +15,11 @@ import tinyonnx
 
 import shape
 from bpals.errors import UsageError
-from bpals.tasks.judge import Order
-from bpals.tasks.judge_status import status_of
-from bpals.tasks.judge import run_judge
-from bpals.tasks.probe import run_probe
 from bpals.store.shards import Shard
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge import Order, run_judge
+from bpals.tasks.judge_status import status_of
+from bpals.tasks.probe import run_probe
 
 FILMS = 260
 CHILD = shape.ROOT / "tests" / "probechild.py"

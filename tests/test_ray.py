@@ -18,10 +18,10 @@ from faultyserver import FaultyServer
 from smallset import ask
 
 from bpals.errors import JudgeError, Stopped, UsageError
-from bpals.tasks.judge import Order
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.rayengine import RayEngine, RaySession
+from bpals.tasks.judge import Order
 from bpals.tasks.judge_status import asked_status
 from bpals.tasks.probe import run_probe
 

@@ -17,9 +17,8 @@ from sqlalchemy import select
 
 import bpals
 import shape
-from bpals.store.ledger import Ledger
+from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import REVIEW
-from bpals.store.ledger import log
 from bpals.store.workspace import LEDGER
 
 pytest.importorskip("fastapi")
@@ -65,7 +64,7 @@ def room(request, tmp_path, monkeypatch):
     cases = request.param
     small = smallset.write(tmp_path, count=max(24, cases))
     home = tmp_path / "audit"
-    bpals.tasks.audit(small.source, mapping=small.mapping, workspace=home)
+    bpals.audit(small.source, mapping=small.mapping, workspace=home)
     (tmp_path / "night.toml").write_text(STUDY.format(cases=cases))
     with office(home) as accounts:
         for name in READERS:

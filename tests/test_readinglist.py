@@ -6,9 +6,9 @@ import pytest
 
 import bpals
 from bpals.errors import TruthError, UnknownName, WorkspaceError
-from bpals.tasks.reading_list import CASES, draw_cases, reading_list
 from bpals.room.desk.study import Study
 from bpals.signal.queue import READING_LIST
+from bpals.tasks.reading_list import CASES, draw_cases, reading_list
 from bpals.types import REVIEWS, Reviews
 
 

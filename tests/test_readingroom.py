@@ -11,11 +11,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from bpals.errors import LockHeld, UsageError, WorkspaceError
-from bpals.store.ledger.relay import for_a_run
-from bpals.tasks.serve import Opening, office, open_room, serve_room, verify_log
 from bpals.room.web.server import Binding
-from bpals.tasks.review_files import import_reviews
+from bpals.store.ledger.relay import for_a_run
 from bpals.store.workspace import LEDGER, Workspace
+from bpals.tasks.review_files import import_reviews
+from bpals.tasks.serve import Opening, office, open_room, serve_room, verify_log
 
 ROOT = Path(__file__).parents[1]
 PASSWORD = "seven lamps by the sea"  # noqa: S105  nobody's

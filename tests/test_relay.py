@@ -22,14 +22,22 @@ from smallset import ask
 from sqlalchemy import func, insert, select
 
 from bpals.errors import ContractBroken, UsageError, WorkspaceError
-from bpals.tasks.judge_status import status_of
 from bpals.store.ledger import AskedFilm, Attempt, Ledger
 from bpals.store.ledger.locks import Place
-from bpals.store.ledger.relay import Courier, RelayedLedger, for_a_run, have_done, is_served, serving
+from bpals.store.ledger.relay import (
+    Courier,
+    RelayedLedger,
+    for_a_run,
+    have_done,
+    is_served,
+    pack_films,
+    serving,
+    unpack_films,
+)
 from bpals.store.ledger.schema import STUDY
-from bpals.store.ledger.relay import pack_films, unpack_films
-from bpals.types import Reply, Usage
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge_status import status_of
+from bpals.types import Reply, Usage
 
 TESTS = Path(__file__).parent
 SURROUNDINGS = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}

@@ -11,20 +11,20 @@ import twofolds
 from twofolds import EXAMPLES
 
 import bpals
-from bpals.tasks.audit import load_source
-from bpals.reviews.ledger_reads import ADJUDICATIONS, LEDGER, blind_reads, voting
-from bpals.store.files import sha256
 from bpals.errors import WorkspaceError
-from bpals.tasks.panel import load_experts
 from bpals.findings import Vocabulary
+from bpals.reviews import verdicts
+from bpals.reviews.ledger_reads import ADJUDICATIONS, LEDGER, blind_reads, voting
+from bpals.room.desk.study import default_study
+from bpals.store.files import sha256
+from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
+from bpals.store.workspace import RUN, Workspace
+from bpals.tasks.audit import load_source
+from bpals.tasks.panel import load_experts
 from bpals.tasks.reading_list import CASES
 from bpals.tasks.relearn import Lesson, lessons_of, relearn, teach, version
-from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
-from bpals.room.desk.study import default_study
 from bpals.tasks.review_files import import_reviews
-from bpals.reviews import verdicts
 from bpals.types import REVIEWS, Reviews
-from bpals.store.workspace import RUN, Workspace
 
 FINDINGS = ("Nodule", "Mass", "Effusion")
 WORDS = Vocabulary(name="films", findings=FINDINGS)
@@ -72,7 +72,7 @@ def read_sheet(place, name, *findings):
 @pytest.fixture(scope="module")
 def plain(place):
     """An audit that no expert was heard in."""
-    return bpals.tasks.audit(**words(place), workspace=place / "plain").workspace
+    return bpals.audit(**words(place), workspace=place / "plain").workspace
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def reads(both):
 @pytest.fixture(scope="module")
 def audited(place, sheet):
     """An audit with these reads, which asks the record judge about the group."""
-    return bpals.tasks.audit(**words(place), workspace=place / "with-reads", reviews=sheet)
+    return bpals.audit(**words(place), workspace=place / "with-reads", reviews=sheet)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_a_plain_audit_hears_what_the_workspace_keeps(place, home, audited, shee
     """Bit by bit as with --reviews, with a line that says so; what was there before it stays in the history."""
     before = version(home)
     import_reviews(home, sheet)
-    run = bpals.tasks.audit(**words(place), workspace=home)
+    run = bpals.audit(**words(place), workspace=home)
     assert version(home) == audited.record["files"]["signal.parquet"]["sha256"] != before
     assert (run.record["reviews"]["reads"], set(run.record["reviews"]["inputs"])) == (4 * FILMS, {LEDGER})
     assert [entry["version"] for entry in run.record["history"]] == [before]
@@ -221,7 +221,7 @@ def test_an_audit_without_reviews_says_so_and_keeps_the_history(place, home, rea
     before = version(home)
     import_reviews(home, sheet)
     learned = relearn(home, reads)
-    run = bpals.tasks.audit(**words(place), workspace=home, no_reviews=True)
+    run = bpals.audit(**words(place), workspace=home, no_reviews=True)
     assert version(home) == before
     assert run.record["reviews"] is None
     assert run.record["values"]["no_reviews"] == {"value": True, "given": "passed", "reason": ""}

@@ -16,19 +16,17 @@ from sqlalchemy import insert
 
 import bpals
 import shape
-from bpals.tasks.audit import load_source
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import REVIEW
-from bpals.store.ledger import log
-from bpals.room.desk.desk import Desk
-from bpals.reviews import coco, dicom_sr, fiftyone
-from bpals.reviews.exchange import KEPT, add_reviews, all_reviews
-from bpals.tasks.review_files import FORMATS, export_reviews, import_reviews, load_reviews
-from bpals.reviews import verdicts
+from bpals.reviews import coco, dicom_sr, fiftyone, verdicts
 from bpals.reviews.agreement import Bootstrap, among
+from bpals.reviews.exchange import KEPT, add_reviews, all_reviews
+from bpals.room.desk.desk import Desk
 from bpals.signal.majority import majority
+from bpals.store.ledger import Ledger, log
+from bpals.store.ledger.schema import REVIEW
 from bpals.store.workspace import LEDGER, Workspace
+from bpals.tasks.audit import load_source
+from bpals.tasks.review_files import FORMATS, export_reviews, import_reviews, load_reviews
 
 COLUMNS = {
     "Fracture": "Fracture",

@@ -10,18 +10,16 @@ import pytest
 import sealedrecord
 
 from bpals.findings import Vocabulary
+from bpals.reviews import coco, verdicts
+from bpals.reviews.exchange import TRUTH, Films
+from bpals.reviews.ledger_reads import reads_of
+from bpals.room.desk.desk import Desk
+from bpals.room.desk.readings import Answer
+from bpals.room.desk.study import Account
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.schema import ACCOUNT
-from bpals.reviews.ledger_reads import reads_of
-from bpals.room.desk.study import Account
-from bpals.room.desk.readings import Answer
-from bpals.room.desk.desk import Desk
-from bpals.reviews import coco
-from bpals.reviews.exchange import Films
-from bpals.reviews.exchange import TRUTH
-from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
-from bpals.reviews import verdicts
 from bpals.store.workspace import LEDGER
+from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
 
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 WHO = (ACCOUNT.c.account_id, ACCOUNT.c.name)

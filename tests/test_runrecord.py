@@ -2,8 +2,8 @@
 
 import polars as pl
 
-from bpals.tasks.run_record import SIGNAL, history
 from bpals.store.workspace import RUN, Workspace
+from bpals.tasks.run_record import SIGNAL, history
 
 
 def seal(home, value, **record):

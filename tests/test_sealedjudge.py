@@ -12,13 +12,12 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import shape
-from bpals.store.files import sha256
 from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges.stub import StubJudge
-from bpals.store.workspace import FORMAT, check_judge_name
+from bpals.store.files import sha256
+from bpals.store.workspace import FORMAT, Workspace, check_judge_name
 from bpals.testing import tiny_dataset
 from bpals.types import FILM_ANSWERS
-from bpals.store.workspace import Workspace
 
 DATASET = tiny_dataset()
 CARD = {"judge": "eye", "kind": "image", "version": "1"}

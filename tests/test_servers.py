@@ -24,8 +24,8 @@ from bpals.judges.openai import OpenAIJudge
 from bpals.judges.run import lines
 from bpals.judges.selftest import selftest
 from bpals.store.ledger import Ledger
-from bpals.testing import tiny_film
 from bpals.store.workspace import Workspace
+from bpals.testing import tiny_film
 
 pytestmark = pytest.mark.servers
 

@@ -13,14 +13,14 @@ import bpals
 from bpals.cli.main import obey
 from bpals.errors import UnknownName
 from bpals.findings import Vocabulary
-from bpals.store.ledger import Ledger
-from bpals.tasks.reading_list import CASES, draw_cases
-from bpals.room.desk.readings import Answer
 from bpals.room.desk.desk import Desk
+from bpals.room.desk.readings import Answer
 from bpals.room.desk.study import Study
+from bpals.store.ledger import Ledger
+from bpals.store.workspace import Workspace
+from bpals.tasks.reading_list import CASES, draw_cases
 from bpals.tasks.study_progress import Question, answer, gather, progress, study_progress
 from bpals.types import KIND, OUTCOME, answers_schema
-from bpals.store.workspace import Workspace
 
 FILMS = 160
 WORDS = Vocabulary(name="films", findings=FINDINGS)
@@ -44,7 +44,7 @@ def audit(tmp_path_factory):
     ).with_columns(pl.lit(None, schema[name]).alias(name) for name in schema.names()[6:])  # fmt: skip
     Workspace(folder / "audit").seal_judge("eye", {"judge": "eye"}, table)
     words = {"source": f"table:{folder / 'films.csv'}", "mapping": str(EXAMPLES / "films.toml")}
-    return bpals.tasks.audit(**words, workspace=folder / "audit", judges=["eye"]).workspace
+    return bpals.audit(**words, workspace=folder / "audit", judges=["eye"]).workspace
 
 
 def shows():

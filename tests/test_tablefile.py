@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from bpals.errors import TruthError
-from bpals.store.tables import open_table, read_columns
-from bpals.store.tables import TableWords
+from bpals.store.tables import TableWords, open_table, read_columns
 
 WORDS = TableWords(error=TruthError, where=" after --x", doubled="{name}: {column!r} twice", no_rows="{name}: {head}")
 

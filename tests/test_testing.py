@@ -9,7 +9,16 @@ import pytest
 from bpals.errors import BpalsError, ContractBroken
 from bpals.signal.trust import estimate
 from bpals.sources import nih
-from bpals.testing import check_judgments, check_record_judge, check_signal, check_source, flipped, moved, sample_claims, tiny_dataset
+from bpals.testing import (
+    check_judgments,
+    check_record_judge,
+    check_signal,
+    check_source,
+    flipped,
+    moved,
+    sample_claims,
+    tiny_dataset,
+)
 from bpals.types import FLAG, KIND, OUTCOME, SAYS, judgments_schema
 
 

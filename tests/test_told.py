@@ -7,13 +7,13 @@ import pytest
 import bpals
 from bpals.findings import NIH
 from bpals.judges.record import RecordJudge
-from bpals.tasks.panel import Chosen
-from bpals.reviews import verdicts
 from bpals.metrics import Curve
+from bpals.reviews import verdicts
 from bpals.score.opinions import Audited, about
 from bpals.signal.trust import estimate
-from bpals.types import Dataset
 from bpals.store.workspace import Workspace
+from bpals.tasks.panel import Chosen
+from bpals.types import Dataset
 
 MODEL = "jrzech_densenet121"
 EVIDENCE = 'evidence = "its paper"\n'

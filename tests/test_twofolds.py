@@ -3,8 +3,7 @@
 import polars as pl
 import twofolds
 
-from bpals.judges.record import RecordJudge
-from bpals.judges.record import fold_of
+from bpals.judges.record import RecordJudge, fold_of
 
 
 def test_they_are_those_of_the_examples_but_for_the_folds_of_their_patients():

@@ -8,8 +8,8 @@ from twojudges import EXPERTS
 
 import bpals
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
-from bpals.tasks.judge_card import card_of, labels_of
 from bpals.store.workspace import Workspace
+from bpals.tasks.judge_card import card_of, labels_of
 
 PANEL_AUROC = {
     "Atelectasis": 0.818, "Cardiomegaly": 0.909, "Effusion": 0.883, "Infiltration": 0.716, "Mass": 0.838,

@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 
 import shape
 from bpals.errors import UsageError, WorkspaceError
-from bpals.tasks.review_files import load_reviews
 from bpals.store.workspace import FORMAT, LEDGER, Workspace, sha256
+from bpals.tasks.review_files import load_reviews
 
 NAMES = ("claims.parquet", "judgments/record.parquet", "signal.parquet")
 

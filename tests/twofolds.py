@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bpals.judges.record import RecordJudge
-from bpals.judges.record import fold_of
+from bpals.judges.record import RecordJudge, fold_of
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FILMS = Path(__file__).with_name("twofolds") / "films.csv"

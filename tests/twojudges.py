@@ -5,12 +5,12 @@ import polars as pl
 from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
-from bpals.tasks.audit import load_source
 from bpals.findings import Group
 from bpals.judges.stub import StubJudge
 from bpals.score.pairwise import Side, join
-from bpals.testing import skilled
 from bpals.store.workspace import Workspace
+from bpals.tasks.audit import load_source
+from bpals.testing import skilled
 
 CARD = """
 model = "Sharp-1"

@@ -20,14 +20,13 @@ from PIL import Image, PngImagePlugin
 from starlette.testclient import TestClient
 
 from bpals.images.rendition import render
-from bpals.store.ledger import Ledger
 from bpals.room.desk.desk import Desk
 from bpals.room.people.accounts import Accounts
 from bpals.room.people.sessions import Sessions
 from bpals.room.room import JudgeAnswer, PatientFilm, Revealed, RevealedPair, Room, Settings
 from bpals.room.web.app import create_app
-from bpals.room.web.server import Binding
-from bpals.room.web.server import make_server
+from bpals.room.web.server import Binding, make_server
+from bpals.store.ledger import Ledger
 from bpals.types import Refusal
 
 ORIGIN = "http://127.0.0.1:8765"

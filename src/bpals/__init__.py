@@ -2,7 +2,7 @@
 
     import bpals
 
-    run = bpals.tasks.audit()          # the embedded NIH record: no image, no GPU, no key
+    run = bpals.audit()          # the embedded NIH record: no image, no GPU, no key
     run.signal                   # a Polars frame: one row a claim, with its trust, flag and reasons
 
     signal = bpals.load_signal("audit")
@@ -26,21 +26,20 @@ The functions are documented in docs/api.md, the words in docs/glossary.md.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bpals.tasks.audit import Run, audit, load_signal
 from bpals.judges.function import judge
-from bpals.tasks.rate import plan_rate, rate
-from bpals.tasks.reading_list import next_reviews
-from bpals.tasks.score import scorecard
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
 from bpals.signal.weights import mask, weights
+from bpals.tasks.audit import Run, audit, load_signal
+from bpals.tasks.rate import plan_rate, rate
+from bpals.tasks.reading_list import next_reviews
+from bpals.tasks.score import scorecard
 from bpals.version import VERSION as __version__  # noqa: N811  the name that everybody expects
 
 if TYPE_CHECKING:
-    from bpals.tasks.compare import compare
-    from bpals.tasks.judge import Order
     from bpals.judges.endpoint import Endpoint
-    from bpals.tasks.judge import run_judge
+    from bpals.tasks.compare import compare
+    from bpals.tasks.judge import Order, run_judge
     from bpals.tasks.probe import run_probe
     from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
 

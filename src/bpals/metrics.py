@@ -7,9 +7,9 @@ the same suspicion are one step of the curve: their order among themselves is no
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
 
 Floats = NDArray[np.float64]
 

@@ -6,8 +6,8 @@ Films of one study share one report and so one set of labels. They are no eviden
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 import polars as pl
+from numpy.typing import NDArray
 
 
 def order(values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-
 OFF: Mapping[str, str] = {
     "ORT_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -14,10 +14,10 @@ import pytest
 import sealedrecord
 import twojudges
 
-from bpals.tasks.audit import Run
 from bpals.cli.audit import _tell
 from bpals.cli.main import obey
 from bpals.store.workspace import Workspace
+from bpals.tasks.audit import Run
 
 
 @pytest.fixture(scope="module")

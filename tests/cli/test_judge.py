@@ -11,8 +11,8 @@ from faultyserver import FaultyServer, answer, status
 from typer.main import get_command
 
 from bpals.cli.main import app, obey
-from bpals.types import OUTCOME
 from bpals.store.workspace import Workspace
+from bpals.types import OUTCOME
 
 FILMS = 24
 COMMANDS = sorted(get_command(app).commands["judge"].commands)

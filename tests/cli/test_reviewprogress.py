@@ -6,15 +6,15 @@ import atthedesk
 import pytest
 
 from bpals.cli.main import obey
-from bpals.store.ledger import Ledger
-from bpals.text import several
-from bpals.tasks.reading_list import draw_cases
-from bpals.room.desk.readings import Answer
 from bpals.room.desk.desk import Desk
+from bpals.room.desk.readings import Answer
 from bpals.room.desk.study import Study
+from bpals.store.ledger import Ledger
+from bpals.store.workspace import Workspace
+from bpals.tasks.reading_list import draw_cases
 from bpals.tasks.score import vocabulary_of
 from bpals.tasks.study_progress import study_progress
-from bpals.store.workspace import Workspace
+from bpals.text import several
 
 READS = 26
 

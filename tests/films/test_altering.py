@@ -7,9 +7,9 @@ import phantomfilms
 import pytest
 from PIL import Image
 
+from bpals.images.collection import open_shelf
 from bpals.images.defects import COPIES, Altering, Copies, looked_at_copies
 from bpals.images.stream import square
-from bpals.images.collection import open_shelf
 from bpals.types import Refusal
 
 MARKED = np.zeros((40, 60), dtype=np.uint8)

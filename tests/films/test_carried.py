@@ -6,11 +6,9 @@ import tarfile
 import pytest
 import smallset
 
-from bpals.images.collection import Carried
-from bpals.images.stream import Crew
+from bpals.images.collection import Carried, open_shelf
 from bpals.images.prepare import Preparation
-from bpals.images.stream import Reading, prepared
-from bpals.images.collection import open_shelf
+from bpals.images.stream import Crew, Reading, prepared
 from bpals.types import Refusal
 
 RULE = Preparation(side_px=64)

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from bpals.images.stream import Crew
 from bpals.images.prepare import Preparation, Prepared
+from bpals.images.stream import Crew
 
 SMALL = Preparation(side_px=64)
 

@@ -5,8 +5,7 @@ import phantomfilms
 import pytest
 from threadpoolctl import threadpool_limits
 
-from bpals.images.defects import COPIES
-from bpals.images.defects import WORKS, Detected, Sample, detect
+from bpals.images.defects import COPIES, WORKS, Detected, Sample, detect
 from bpals.images.stream import square
 
 FILMS, SAMPLED = 130, 110

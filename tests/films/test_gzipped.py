@@ -7,8 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from bpals.images.archives import Gunzip, GzippedTar
-from bpals.images.archives import Readers, Spot
+from bpals.images.archives import Gunzip, GzippedTar, Readers, Spot
 from bpals.images.formats import Refused
 
 EVERY = 20_000

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from bpals.errors import MissingExtra
-from bpals.images.ocr import Lettered, Lettering, spell, spelt
 from bpals.images.collection import open_shelf
+from bpals.images.ocr import Lettered, Lettering, spell, spelt
 
 HAS_OCR = importlib.util.find_spec("rapidocr_onnxruntime") is not None
 

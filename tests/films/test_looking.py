@@ -9,10 +9,9 @@ import tinyonnx
 from PIL import Image
 
 from bpals.errors import FilmError
-from bpals.images.stream import GARBLED
-from bpals.images.stream import THUMBNAIL_PX, Look, Seen, looked, square
-from bpals.images.prepare import decode
 from bpals.images.collection import open_shelf
+from bpals.images.prepare import decode
+from bpals.images.stream import GARBLED, THUMBNAIL_PX, Look, Seen, looked, square
 from bpals.images.worker import pack, unpack
 from bpals.types import Refusal
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bpals.images.phantom import FINDINGS, draw_phantom
 from bpals.findings import NIH
+from bpals.images.phantom import FINDINGS, draw_phantom
 
 
 def pixels(findings, **how):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import shape
+from bpals.images.collection import open_shelf
 from bpals.images.prepare import Preparation
 from bpals.images.stream import Reading, prepared
-from bpals.images.collection import open_shelf
 from bpals.types import Film, Refusal
 
 SMALL = Preparation(side_px=64)

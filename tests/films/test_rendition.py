@@ -11,9 +11,9 @@ import pytest
 from madedicom import dicom
 from PIL import Image, PngImagePlugin
 
+from bpals.images.collection import open_shelf
 from bpals.images.prepare import Preparation, prepare
 from bpals.images.rendition import Rendition, Renditions, expose, render, shown
-from bpals.images.collection import open_shelf
 from bpals.types import Refusal
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from bpals.errors import FilmError
 from bpals.images import archives
+from bpals.images.collection import open_shelf
 from bpals.images.prepare import Preparation
 from bpals.images.stream import prepared
-from bpals.images.collection import open_shelf
 from bpals.types import Refusal
 
 

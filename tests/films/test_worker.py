@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import shape
 from bpals.errors import MissingExtra
-from bpals.images.stream import GARBLED
 from bpals.images.prepare import Preparation, prepare
+from bpals.images.stream import GARBLED
 from bpals.images.worker import pack, unpack
 from bpals.types import Refusal
 

@@ -7,8 +7,8 @@ import zipfile
 import pytest
 
 from bpals.errors import FilmError
-from bpals.images.collection import open_shelf
 from bpals.images.archives import unsafe
+from bpals.images.collection import open_shelf
 from bpals.types import Refusal
 
 

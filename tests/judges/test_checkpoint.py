@@ -23,13 +23,11 @@ from savedweights import as_2017, network, numbers, write_2017, write_payload
 import shape
 from bpals.cli.main import obey
 from bpals.errors import JudgeError, UnknownName, UsageError
-from bpals.images.prepare import Preparation, prepare
 from bpals.findings import NIH, Vocabulary
-from bpals.judges.checkpoint import CheckpointOptions, as_logits, open_checkpoint
-from bpals.judges.checkpoint import show
-from bpals.judges.protocol import ImageJudge
-from bpals.judges.checkpoint import find_recipe
+from bpals.images.prepare import Preparation, prepare
+from bpals.judges.checkpoint import CheckpointOptions, as_logits, find_recipe, open_checkpoint, show
 from bpals.judges.local_model import picture
+from bpals.judges.protocol import ImageJudge
 from bpals.registry import find, parse_spec
 from bpals.testing import check_image_judge, tiny_film
 

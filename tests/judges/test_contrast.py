@@ -14,9 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from bpals.errors import JudgeError
 from bpals.findings import NIH, Vocabulary
-from bpals.judges.hf import ContrastJudge
 from bpals.judges.fold import fold
-from bpals.judges.hf import open_hf
+from bpals.judges.hf import ContrastJudge, open_hf
 from bpals.testing import check_image_judge, tiny_film
 
 FILMS = [tiny_film(seed=seed) for seed in range(5)]

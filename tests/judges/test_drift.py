@@ -3,8 +3,8 @@
 import pytest
 
 from bpals.findings import NIH
-from bpals.judges.selftest import EXPECTED, ask_again, measure
 from bpals.judges.run import Plan
+from bpals.judges.selftest import EXPECTED, ask_again, measure
 from bpals.judges.stub import StubJudge
 from bpals.testing import tiny_film
 from bpals.types import Reply

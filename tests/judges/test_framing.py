@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bpals.judges.checkpoint import show
-from bpals.judges.checkpoint import find_recipe
+from bpals.judges.checkpoint import find_recipe, show
 from bpals.judges.local_model import import_torchvision
 
 SIZES = [(300, 300), (512, 421), (401, 512), (256, 256), (100, 64)]

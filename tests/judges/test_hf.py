@@ -23,11 +23,10 @@ from safetensors.torch import load_file, save_file
 import shape
 from bpals.errors import JudgeError, UnknownName, UsageError, install_line
 from bpals.findings import NIH
-from bpals.judges.hf import ContrastJudge
-from bpals.judges.hf import HfJudge, find_answers, open_hf
-from bpals.judges.protocol import ImageJudge
+from bpals.judges.hf import ContrastJudge, HfJudge, find_answers, open_hf
 from bpals.judges.local_model import HfOptions
 from bpals.judges.prompts import AnswerWords
+from bpals.judges.protocol import ImageJudge
 from bpals.registry import find
 from bpals.testing import check_image_judge, tiny_film
 

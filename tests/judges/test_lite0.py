@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bpals.errors import JudgeError, UsageError
-from bpals.judges.backbone import OnnxBackbone
-from bpals.judges.backbone import SHA256, _fields, build
+from bpals.judges.backbone import SHA256, OnnxBackbone, _fields, build
 
 
 class Payload:

@@ -11,12 +11,11 @@ from PIL import Image
 
 from bpals.errors import JudgeError
 from bpals.findings import NIH
-from bpals.judges.selftest import control_images
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.fold import fold
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.run import lines
-from bpals.judges.selftest import selftest
+from bpals.judges.selftest import control_images, selftest
 from bpals.testing import tiny_film
 from bpals.types import OUTCOME, Film
 

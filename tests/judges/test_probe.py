@@ -7,17 +7,28 @@ import polars as pl
 import pytest
 
 import shape
-from bpals.numeric import patients
-from bpals.images.stream import Look, looked
-from bpals.images.collection import open_shelf
 from bpals.findings import Vocabulary
+from bpals.images.collection import open_shelf
+from bpals.images.stream import Look, looked
 from bpals.judges import linear_probe, record
-from bpals.judges.linear_probe import LEAST_CLAIMS, LEAST_FILMS, cross_fit
-from bpals.judges.linear_probe import CHUNK, Moments, Scale, Told, gather
-from bpals.judges.linear_probe import platt, sigmoid
-from bpals.judges.linear_probe import NOTHING_LEARNT, ProbeJudge, without_patients
-from bpals.judges.linear_probe import fit
+from bpals.judges.linear_probe import (
+    CHUNK,
+    LEAST_CLAIMS,
+    LEAST_FILMS,
+    NOTHING_LEARNT,
+    Moments,
+    ProbeJudge,
+    Scale,
+    Told,
+    cross_fit,
+    fit,
+    gather,
+    platt,
+    sigmoid,
+    without_patients,
+)
 from bpals.metrics import Curve
+from bpals.numeric import patients
 from bpals.sources import nih
 from bpals.testing import flipped, moved
 from bpals.types import IMAGES, OUTCOME, SAYS, Refusal, answers_schema, claims_schema

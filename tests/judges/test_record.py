@@ -11,9 +11,7 @@ from polars.testing import assert_frame_equal
 import shape
 from bpals.errors import ContractBroken
 from bpals.findings import Group
-from bpals.judges.record import DECAYS, fold_of, reports_of_films
-from bpals.judges.record import Training
-from bpals.judges.record import STUDENT_T, RecordJudge
+from bpals.judges.record import DECAYS, STUDENT_T, RecordJudge, Training, fold_of, reports_of_films
 from bpals.sources import nih
 from bpals.testing import check_judgments, check_record_judge, flipped, moved, sample_claims, tiny_dataset
 from bpals.testing.contracts import PAIR

@@ -6,8 +6,8 @@ import pytest
 from bpals.errors import BpalsError, JudgeError, UnknownName
 from bpals.findings import NIH, Vocabulary
 from bpals.judges.table import read_table
-from bpals.registry import find, parse_spec
 from bpals.metrics import Curve
+from bpals.registry import find, parse_spec
 from bpals.sources import nih
 from bpals.types import answers_schema
 

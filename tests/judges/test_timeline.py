@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.judges.record import MOST_VIEWS, _views, fold_of, read_record, state_matrix
-from bpals.judges.record import DECAYS, NO_OTHER
+from bpals.judges.record import DECAYS, MOST_VIEWS, NO_OTHER, _views, fold_of, read_record, state_matrix
 from bpals.testing import tiny_dataset
 from bpals.types import SAYS
 

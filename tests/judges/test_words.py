@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.judges.prompts import LONGEST_TEXT, LOWEST_LOGPROB, AnswerWords, is_refusal, read_joint, read_logprobs, read_samples
+from bpals.judges.prompts import (
+    LONGEST_TEXT,
+    LOWEST_LOGPROB,
+    AnswerWords,
+    is_refusal,
+    read_joint,
+    read_logprobs,
+    read_samples,
+)
 
 WORDS = AnswerWords()
 UNSURE = AnswerWords(abstain=("unsure",))

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from bpals.report.comparison_page import render_comparison
 from bpals.report.charts import OUTCOMES
+from bpals.report.comparison_page import render_comparison
 
 VOID = {"meta", "link", "br", "img", "rect", "circle", "line", "path"}
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"

@@ -5,8 +5,7 @@ import dataclasses
 import polars as pl
 import pytest
 
-from bpals.report.page import EXAMPLES, NAMES, odd_films
-from bpals.report.page import render
+from bpals.report.page import EXAMPLES, NAMES, odd_films, render
 from bpals.signal.filmchecks import WORDS
 
 LISTS = pl.List(pl.String)

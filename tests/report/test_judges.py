@@ -3,8 +3,7 @@
 import polars as pl
 import pytest
 
-from bpals.report.page import Devices, devices, judges
-from bpals.report.page import render
+from bpals.report.page import Devices, devices, judges, render
 from bpals.types import DEVICES
 
 

@@ -7,8 +7,8 @@ import atthedesk
 import psycopg
 import pytest
 
-from bpals.store.ledger import Ledger
 from bpals.room.desk.desk import Desk
+from bpals.store.ledger import Ledger
 
 
 @pytest.fixture(scope="session")

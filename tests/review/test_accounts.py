@@ -7,10 +7,9 @@ from argon2 import PasswordHasher
 from sqlalchemy import select, update
 
 from bpals.errors import UnknownName, UsageError
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import ACCOUNT, ENTRY, LINK
-from bpals.store.ledger import log
 from bpals.room.people.accounts import Accounts
+from bpals.store.ledger import Ledger, log
+from bpals.store.ledger.schema import ACCOUNT, ENTRY, LINK
 
 PASSWORD = webroom.PASSWORD
 

@@ -10,11 +10,11 @@ import pytest
 
 import shape
 from bpals.errors import NotNow, NotYours, Refused, StaleVersion
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import ENTRY, REVIEW
-from bpals.store.ledger.log import verify
-from bpals.room.desk.readings import Answer, Box, Spent
 from bpals.room.desk.desk import Desk
+from bpals.room.desk.readings import Answer, Box, Spent
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.log import verify
+from bpals.store.ledger.schema import ENTRY, REVIEW
 
 
 def draft(desk, reader, view, answer, **more):

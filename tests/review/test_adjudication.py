@@ -4,8 +4,8 @@ import atthedesk
 import pytest
 
 from bpals.errors import NotNow, NotYours, Refused, StaleVersion
-from bpals.store.ledger.schema import ADJUDICATION
 from bpals.room.desk.readings import Answer, Box
+from bpals.store.ledger.schema import ADJUDICATION
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ from collections import Counter
 import atthedesk
 from sqlalchemy import select
 
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import CASE, ENTRY, READING
-from bpals.store.ledger import log
 from bpals.room.desk.desk import Desk
+from bpals.store.ledger import Ledger, log
+from bpals.store.ledger.schema import CASE, ENTRY, READING
 
 
 def test_a_reader_is_handed_a_case_and_the_two_after_it(open_desk):

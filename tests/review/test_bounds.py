@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpals.errors import Refused
-from bpals.room.desk.readings import Answer, Box, Spent
-from bpals.room.desk.readings import check_answer, check_key, check_reason, check_spent, complete
+from bpals.room.desk.readings import Answer, Box, Spent, check_answer, check_key, check_reason, check_spent, complete
 
 FINDINGS = ("Mass", "Nodule")
 

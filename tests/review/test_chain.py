@@ -9,10 +9,9 @@ import pytest
 from sqlalchemy import delete, insert, select, text, update
 
 from bpals.errors import UsageError
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import ADJUDICATION, ENTRY, READING, REVIEW
-from bpals.store.ledger import log
 from bpals.room.desk.desk import Desk
+from bpals.store.ledger import Ledger, log
+from bpals.store.ledger.schema import ADJUDICATION, ENTRY, READING, REVIEW
 
 
 @pytest.fixture

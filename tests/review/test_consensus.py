@@ -4,8 +4,7 @@ import atthedesk
 import polars as pl
 
 from bpals.store.ledger.schema import REVIEW
-from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
-from bpals.store.ledger.verdicts import digest, store_reviews
+from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS, digest, store_reviews
 
 
 def test_reviews_have_every_column_of_the_table_and_stands(open_desk):

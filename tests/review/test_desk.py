@@ -5,9 +5,9 @@ import pytest
 import time_machine
 
 from bpals.errors import UsageError
-from bpals.store.ledger.schema import ENTRY, READING
-from bpals.store.ledger import log
 from bpals.room.desk.desk import Desk
+from bpals.store.ledger import log
+from bpals.store.ledger.schema import ENTRY, READING
 
 
 def test_a_study_is_found_again_with_its_cases(open_desk, shared_ledger):

@@ -18,11 +18,10 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 
 from bpals.errors import NotNow, NotYours, StaleVersion
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import CASE, READING, REVIEW
-from bpals.store.ledger import log
-from bpals.room.desk.readings import Answer
 from bpals.room.desk.desk import Desk
+from bpals.room.desk.readings import Answer
+from bpals.store.ledger import Ledger, log
+from bpals.store.ledger.schema import CASE, READING, REVIEW
 
 READERS = 3
 WHO = st.integers(0, READERS - 1)

@@ -8,8 +8,8 @@ import pytest
 import webroom
 from PIL import Image
 
-from bpals.images.rendition import Renditions
 from bpals.images.collection import open_shelf
+from bpals.images.rendition import Renditions
 
 TRAVERSALS = (
     "../../etc/passwd",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpals.errors import BpalsError
-from bpals.reviews import coco, fiftyone, exchange, labelstudio, flat
+from bpals.reviews import coco, exchange, fiftyone, flat, labelstudio
 from bpals.reviews.exchange import Films
 
 SIZES = Films(sizes={"a.png": (1024, 768), "b.png": (512, 512), "c.png": (9, 9)})

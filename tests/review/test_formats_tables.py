@@ -11,8 +11,7 @@ from hypothesis import given, settings
 
 from bpals.errors import TruthError
 from bpals.reviews import flat
-from bpals.reviews.exchange import Films
-from bpals.reviews.exchange import KEPT
+from bpals.reviews.exchange import KEPT, Films
 
 SENT = madereviews.reviews()
 

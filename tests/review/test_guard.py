@@ -14,9 +14,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from bpals.room.room import Settings
-from bpals.room.web.guard import FORGED, Guard
-from bpals.room.web.guard import CONTENT_POLICY, FILM_POLICY
-from bpals.room.web.guard import RULES
+from bpals.room.web.guard import CONTENT_POLICY, FILM_POLICY, FORGED, RULES, Guard
 
 LOCK = {"version": 0, "key": "request-guard", "answer": {}, "spent": webroom.SPENT}
 

@@ -4,8 +4,7 @@ import pytest
 
 from bpals.errors import UsageError
 from bpals.findings import NIH
-from bpals.room.desk.study import FREE_KEYS, assign_keys
-from bpals.room.desk.study import TOOL_CHARACTERS
+from bpals.room.desk.study import FREE_KEYS, TOOL_CHARACTERS, assign_keys
 
 
 def test_the_14_findings_of_nih_have_14_keys_that_no_tool_has():

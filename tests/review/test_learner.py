@@ -8,9 +8,7 @@ import time
 import pytest
 
 from bpals.errors import WorkspaceError
-from bpals.room.background import LAST_IN_LINE
-from bpals.room.background import Learner, Steps
-from bpals.room.background import NoticeBoard, Numbers
+from bpals.room.background import LAST_IN_LINE, Learner, NoticeBoard, Numbers, Steps
 
 PATIENCE_S = 60
 

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from bpals.room.people.passwords import COMMON
-from bpals.room.people.passwords import Passwords, objection
+from bpals.room.people.passwords import COMMON, Passwords, objection
 
 
 @pytest.mark.parametrize(

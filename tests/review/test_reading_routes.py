@@ -12,9 +12,9 @@ import pytest
 import webroom
 from sqlalchemy import func, select
 
+from bpals.room.people.accounts import Accounts
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.schema import ENTRY, REVIEW
-from bpals.room.people.accounts import Accounts
 
 ANSWER = {"verdicts": {"Mass": "present"}, "note": "left upper zone", "confidence": {"Mass": 80}}
 

@@ -4,11 +4,9 @@ import pytest
 import webroom
 
 from bpals.errors import UnknownName, UsageError
-from bpals.store.ledger import Ledger
+from bpals.room.people.accounts import ACTS, ADD, Accounts, RelayedAccounts
+from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.relay import have_done, serving
-from bpals.store.ledger import log
-from bpals.room.people.accounts import Accounts
-from bpals.room.people.accounts import ACTS, ADD, RelayedAccounts
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import webroom
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 from sqlalchemy import select
 
-from bpals.store.ledger.schema import ACCOUNT
 from bpals.room.web.server import LOGGER, RoomFormatter, log_settings
+from bpals.store.ledger.schema import ACCOUNT
 
 CANARY = "Kanarienvogel"
 """Stands in a file's name, in a DICOM's tags, in a note, in an account, in a password and in what fails."""

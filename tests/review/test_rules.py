@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from sqlalchemy import select
 
 from bpals.errors import ContractBroken
-from bpals.store.ledger.schema import REVIEW_TABLES
 from bpals.room.web.app import check_rules, create_app
 from bpals.room.web.guard import ANYONE, RULES
+from bpals.store.ledger.schema import REVIEW_TABLES
 
 ROLES = ("nobody", "reader", "adjudicator", "admin")
 FIELDS = {

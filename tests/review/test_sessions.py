@@ -7,11 +7,10 @@ import time_machine
 import webroom
 from sqlalchemy import delete, select, update
 
+from bpals.room.people.accounts import Accounts, hashed
+from bpals.room.people.sessions import SEEN_EVERY_S, Sessions
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.schema import SESSION
-from bpals.room.people.accounts import Accounts
-from bpals.room.people.sessions import SEEN_EVERY_S, Sessions
-from bpals.room.people.accounts import hashed
 
 SECRET = webroom.SECRET
 IDLE_S, STAY_S = 1000.0, 5000.0

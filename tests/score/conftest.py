@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 from bpals.findings import NIH
-from bpals.types import IMAGES, claims_schema, judgments_schema, signal_schema
 from bpals.store.workspace import Workspace
+from bpals.types import IMAGES, claims_schema, judgments_schema, signal_schema
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import twojudges
 
-from bpals.score.pairwise import BEHAVIOUR_FIGURES, behaviour, of_another_patient
-from bpals.score.pairwise import MEAN, Side
 from bpals.score.intervals import Resamples, Resampling
+from bpals.score.pairwise import BEHAVIOUR_FIGURES, MEAN, Side, behaviour, of_another_patient
 
 DRAWS = Resamples.of(np.arange(300), Resampling(draws=300))
 

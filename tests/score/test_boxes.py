@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 from bpals.errors import TruthError
-from bpals.score.scorecard import boxed_trust
-from bpals.score.opinions import Audited
 from bpals.score.intervals import Resampling
+from bpals.score.opinions import Audited
+from bpals.score.scorecard import boxed_trust
 from bpals.store.workspace import Workspace
 
 FEW = Resampling(draws=50, seed=0)

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from bpals.score.intervals import Difference, Placed
 from bpals.metrics import Curve, Reliability, brier
-from bpals.score.intervals import Resamples, Resampling, interval
+from bpals.score.intervals import Difference, Placed, Resamples, Resampling, interval
 
 
 def films(patients=300, seed=1, skill=1.0):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import twojudges
 
-from bpals.score.pairwise import MEAN
-from bpals.score.pairwise import called, dependence
 from bpals.score.intervals import Resamples, Resampling
+from bpals.score.pairwise import MEAN, called, dependence
 
 DRAWS = Resamples.of(np.arange(300), Resampling(draws=300))
 

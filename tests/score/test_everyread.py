@@ -4,8 +4,7 @@ import pytest
 
 from bpals.errors import TruthError, UnknownName
 from bpals.findings import NIH
-from bpals.reviews.verdicts import every_read
-from bpals.reviews.verdicts import GROUPS
+from bpals.reviews.verdicts import GROUPS, every_read
 
 
 def read(tmp_path, text):

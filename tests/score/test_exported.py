@@ -5,8 +5,7 @@ import pytest
 
 from bpals.findings import NIH
 from bpals.reviews import verdicts
-from bpals.reviews.verdicts import settled_in_export, voting
-from bpals.reviews.verdicts import spellings
+from bpals.reviews.verdicts import settled_in_export, spellings, voting
 
 KNOWN = spellings(NIH, ())
 ROW = {

@@ -4,8 +4,7 @@ import pytest
 
 from bpals.errors import UsageError
 from bpals.findings import NIH
-from bpals.reviews.verdicts import load_many
-from bpals.reviews.verdicts import load_reads
+from bpals.reviews.verdicts import load_many, load_reads
 
 HEADER = "image_id,finding,reader,verdict,inclusion\n"
 

@@ -5,11 +5,11 @@ import pytest
 
 from bpals.errors import TruthError
 from bpals.findings import NODULE_OR_MASS
+from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited
 from bpals.score.readers import readers
-from bpals.score.intervals import Resampling
-from bpals.types import REVIEWS
 from bpals.store.workspace import Workspace
+from bpals.types import REVIEWS
 
 FEW = Resampling(draws=40, seed=0)
 

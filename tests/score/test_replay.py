@@ -7,8 +7,8 @@ import pytest
 from bpals.errors import TruthError, UnknownName
 from bpals.findings import NIH
 from bpals.reviews import verdicts
-from bpals.score.replay import OURS, SPENDING, Spent, curves, holds, learning, replay, rivals, with_reads, yardsticks
 from bpals.score.intervals import Resampling
+from bpals.score.replay import OURS, SPENDING, Spent, curves, holds, learning, replay, rivals, with_reads, yardsticks
 from bpals.testing.fakes import made_up_reads
 from bpals.types import REVIEWS
 

@@ -17,8 +17,8 @@ import bpals
 from bpals.cli.score import score
 from bpals.errors import TruthError, UsageError, WorkspaceError, install_line
 from bpals.score.intervals import Resampling
-from bpals.tasks.score import scorecard
 from bpals.store.workspace import Workspace
+from bpals.tasks.score import scorecard
 
 FEW = Resampling(draws=20, seed=0)
 KEYS = ["reference", "split", "finding", "given", "method", "n", "errors"]
@@ -273,7 +273,7 @@ def test_reads_keep_to_judged_films_if_asked(tmp_path):
     answers = half.judge("sharp").answers()
     some = answers.filter(pl.col("image_id").is_in(answers["image_id"].unique().sort()[:200].implode()))
     half.seal_judge("half", {"judge": "half"}, some.with_columns(judge=pl.lit("half")))
-    bpals.tasks.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, judges="sharp,half")
+    bpals.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, judges="sharp,half")
     truth = pl.read_csv(twojudges.EXAMPLES / "experts.csv").head(400)
     reads = [truth.select("image_id", "Effusion", reader=pl.lit(name)) for name in ("a", "b")]
     pl.concat(reads).write_csv(tmp_path / "reads.csv")

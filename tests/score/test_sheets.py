@@ -42,7 +42,10 @@ def test_gzip_and_parquet_are_read_too(sheet, tmp_path):
     """The same rows from three kinds of file."""
     pl.DataFrame({"Image ID": ["a.png", "b.png"], "Mass": ["YES", "NO"]}).write_parquet(tmp_path / "t.parquet")
     rows = [("a.png", "YES"), ("b.png", "NO")]
-    assert verdicts.read_sheet(sheet(gzip.compress(GOOD.encode()), "t.csv.gz")).cells.select("image id", "mass").rows() == rows
+    assert (
+        verdicts.read_sheet(sheet(gzip.compress(GOOD.encode()), "t.csv.gz")).cells.select("image id", "mass").rows()
+        == rows
+    )
     assert verdicts.read_sheet(tmp_path / "t.parquet").cells.select("image id", "mass").rows() == rows
 
 

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from bpals.findings import NIH
-from bpals.reviews import verdicts
 from bpals.metrics import Curve
+from bpals.reviews import verdicts
 from bpals.score.intervals import Resamples, Resampling, interval
 from bpals.score.skill import FEWEST_PATIENTS, Scores, Yardstick, skill
 from bpals.sources import nih

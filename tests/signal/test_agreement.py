@@ -5,7 +5,22 @@ import polars as pl
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from bpals.reviews.agreement import MAJORITY, MEAN, OTHERS, Bootstrap, against_the_others, among, between, cohen, fleiss, gwet, krippendorff, majority, side_by_side, specific
+from bpals.reviews.agreement import (
+    MAJORITY,
+    MEAN,
+    OTHERS,
+    Bootstrap,
+    against_the_others,
+    among,
+    between,
+    cohen,
+    fleiss,
+    gwet,
+    krippendorff,
+    majority,
+    side_by_side,
+    specific,
+)
 
 FEW = Bootstrap(draws=200)
 WORDS = {"Y": "present", "N": "absent", "H": "uncertain", "U": "unreadable"}

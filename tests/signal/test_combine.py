@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bpals.judges.record import RecordJudge, Training, fold_of
 from bpals.numeric import patients, reports_of_films
-from bpals.judges.record import fold_of
-from bpals.judges.record import Training
-from bpals.judges.record import RecordJudge
 from bpals.signal.combine import combine
 from bpals.signal.omissions import omissions
 from bpals.signal.pairs import lay_out, logit

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.signal.families import SAMPLE
-from bpals.signal.families import KIN, families
+from bpals.signal.families import KIN, SAMPLE, families
 from bpals.signal.pairs import sigmoid
 from bpals.signal.voices import Voice
 

@@ -7,7 +7,16 @@ import pytest
 import shape
 from bpals.signal import flags
 from bpals.signal.drawn import Drawn
-from bpals.signal.flags import CLEAR, LIKELY_SHARE, LOW_SHARE, LOW_TRUST, apply, rule_by_group, rule_by_review, rule_by_share
+from bpals.signal.flags import (
+    CLEAR,
+    LIKELY_SHARE,
+    LOW_SHARE,
+    LOW_TRUST,
+    apply,
+    rule_by_group,
+    rule_by_review,
+    rule_by_share,
+)
 from bpals.signal.precision import DOUBT, PRECISION, WIDER, Target
 from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset

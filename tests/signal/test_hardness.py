@@ -6,15 +6,26 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.numeric import patients
 from bpals.findings import NIH, Group
+from bpals.numeric import patients
 from bpals.reviews import verdicts
 from bpals.signal import flags
 from bpals.signal.calibrate import fold_of_patient
-from bpals.signal.hardness import FEWEST_OF_FINDING, FEWEST_PAIRS, Conditions, Hard, Lesson, Subject, disagreements, judges_split, learn, quarrel
+from bpals.signal.hardness import (
+    FEWEST_OF_FINDING,
+    FEWEST_PAIRS,
+    Conditions,
+    Hard,
+    Lesson,
+    Subject,
+    disagreements,
+    judges_split,
+    learn,
+    quarrel,
+)
 from bpals.signal.reasons import Flagged, flag_reasons
-from bpals.types import REVIEWS
 from bpals.store.workspace import Workspace
+from bpals.types import REVIEWS
 
 FILMS = 3000
 

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from bpals.signal.drawn import Drawn
-from bpals.signal.precision import DOUBT, ERROR_SHARE, PRECISION, Target, bound_errors, certify_precision, certify_trusted
+from bpals.signal.precision import (
+    DOUBT,
+    ERROR_SHARE,
+    PRECISION,
+    Target,
+    bound_errors,
+    certify_precision,
+    certify_trusted,
+)
 
 MISLABELLED = Target(share=1 - PRECISION, doubt=DOUBT)
 SOUND = Target(share=ERROR_SHARE, doubt=DOUBT)

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 import shape
-from bpals.numeric import reports_of_films
 from bpals.findings import Group
+from bpals.numeric import reports_of_films
 from bpals.signal import reasons
 from bpals.signal.devices import Asked
 from bpals.signal.filmchecks import WORDS, read_checks

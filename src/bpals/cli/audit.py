@@ -14,12 +14,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from bpals.cli.terminal import bar, given_files
+from bpals.store.workspace import summary
 from bpals.tasks.audit import Run
 from bpals.tasks.audit import audit as run_audit
-from bpals.cli.terminal import bar
-from bpals.cli.terminal import given_files
 from bpals.text import several
-from bpals.store.workspace import summary
 
 
 def audit(  # noqa: PLR0913  an option of the command is a parameter

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-from rich.table import Table
-from bpals.cli.score import number, sheet
-from bpals.tasks.compare import LABELS, SHOWN, Comparison
-from bpals.types import OUTCOME
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
 import typer
 from rich.console import Console
+from rich.table import Table
+
+from bpals.cli.score import number, sheet
 from bpals.cli.terminal import bar
-from bpals.tasks.compare import Comparison, comparison_page
-from bpals.tasks.compare import compare as run_comparison
 from bpals.errors import UsageError
 from bpals.score.intervals import Resampling
-
+from bpals.tasks.compare import LABELS, SHOWN, Comparison, comparison_page
+from bpals.tasks.compare import compare as run_comparison
+from bpals.types import OUTCOME
 
 Row = dict[str, Any]
 

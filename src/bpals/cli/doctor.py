@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from bpals.errors import SourceError, install_line
-from bpals.store.ledger import old_sqlite, unfit
 from bpals.sources import nih
+from bpals.store.ledger import old_sqlite, unfit
 from bpals.version import VERSION
 
 CORE = ("numpy", "polars", "threadpoolctl", "typer", "rich", "jinja2", "pillow", "sqlalchemy")

@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
+
 import typer
 from rich.console import Console
+
+from bpals.cli.compare import compare
 from bpals.cli.score import number, sheet
-from bpals.text import several
-from bpals.types import OUTCOME
-from bpals.tasks.judge_card import card_of
-import sys
-from dataclasses import asdict
-from bpals.cli.terminal import bar
-from bpals.store.ledger.transfer import Clash
-from bpals.tasks.merge import Merged
-from bpals.tasks.merge import merge as merge_workspaces
-import os
-from collections.abc import Callable, Mapping
-from bpals.cli.terminal import Invocation
-from bpals.cli.terminal import LiveLine
+from bpals.cli.terminal import Invocation, LiveLine, bar, span
 from bpals.errors import UnknownName, UsageError
 from bpals.images.prepare import Preparation
-from bpals.tasks.judge import Order
-from bpals.tasks.judge import JudgeRun
 from bpals.judges.backbone import DEFAULT
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
 from bpals.judges.rayengine import RayEngine
-from bpals.tasks.judge import run_judge
-from bpals.tasks.probe import run_probe
-from bpals.registry import SPECS, parse_spec
+from bpals.registry import SPECS, known, parse_spec
+from bpals.store.ledger.transfer import Clash
 from bpals.store.shards import Shard
-from bpals.cli.compare import compare
-from bpals.cli.terminal import span
-from bpals.tasks.judge_status import asked_status, looking_status, status_of
-from bpals.registry import known
 from bpals.store.workspace import Workspace
-
+from bpals.tasks.judge import JudgeRun, Order, run_judge
+from bpals.tasks.judge_card import card_of
+from bpals.tasks.judge_status import asked_status, looking_status, status_of
+from bpals.tasks.merge import Merged
+from bpals.tasks.merge import merge as merge_workspaces
+from bpals.tasks.probe import run_probe
+from bpals.text import several
+from bpals.types import OUTCOME
 
 DIGITS = ("seed",)
 """Whole numbers that count nothing."""

@@ -14,12 +14,12 @@ from typer.main import get_command
 
 from bpals.cli.audit import audit
 from bpals.cli.doctor import doctor
-from bpals.cli.terminal import Invocation
 from bpals.cli.judge import app as judge
 from bpals.cli.probe import app as probe
 from bpals.cli.rate import app as rate
 from bpals.cli.review import app as review
 from bpals.cli.score import score
+from bpals.cli.terminal import Invocation
 from bpals.errors import BpalsError, Stopped
 from bpals.version import VERSION
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-import polars as pl
-from rich.table import Table
-from bpals.cli.score import number, sheet
-from bpals.text import several
-from bpals.tasks.rate import Plan, Rates
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+import polars as pl
 import typer
 from rich.console import Console
-from bpals.cli.terminal import bar
-from bpals.cli.terminal import given_files
-from bpals.errors import UsageError
-from bpals.tasks.rate import Rates, plan_rate, write_list
-from bpals.tasks.rate import rate as tell_rates
+from rich.table import Table
 
+from bpals.cli.score import number, sheet
+from bpals.cli.terminal import bar, given_files
+from bpals.errors import UsageError
+from bpals.tasks.rate import Plan, Rates, plan_rate, write_list
+from bpals.tasks.rate import rate as tell_rates
+from bpals.text import several
 
 Row = dict[str, Any]
 

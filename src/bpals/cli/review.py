@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from getpass import getpass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
+
 import typer
-from bpals.cli.terminal import bar
-from bpals.tasks.demo import make_demo
-from bpals.errors import MissingExtra
-from bpals.text import several
-from bpals.store.workspace import DEMO
-from getpass import getpass
-from typing import Annotated
-from bpals.errors import UsageError
-from collections.abc import Iterable
-from bpals.tasks.review_files import FORMATS, as_json, export_reviews, import_reviews
-from bpals.types import Notice
-import os
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from rich.console import Console
 from rich.table import Table
+
 from bpals.cli.score import sheet
-from bpals.tasks.study_progress import study_progress
-from bpals.cli.terminal import given_files
-from bpals.tasks.reading_list import ReadingList, reading_list
+from bpals.cli.terminal import bar, given_files
+from bpals.errors import MissingExtra, UsageError
 from bpals.reviews.verdicts import write_sheet
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
-
+from bpals.store.workspace import DEMO
+from bpals.tasks.demo import make_demo
+from bpals.tasks.reading_list import ReadingList, reading_list
+from bpals.tasks.review_files import FORMATS, as_json, export_reviews, import_reviews
+from bpals.tasks.study_progress import study_progress
+from bpals.text import several
+from bpals.types import Notice
 
 PACKAGES = ("fastapi", "uvicorn", "argon2", "pyotp", "joserfc", "httpx")
 FOUND = 1

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
-from rich import box
-from rich.table import Table
-from bpals.tasks.score import LABEL, SIGNAL
-from bpals.text import several
-from bpals.tasks.score import Scorecard
-from bpals.reviews.agreement import MAJORITY, MEAN, OTHERS
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
+
 from bpals.cli.terminal import bar
 from bpals.errors import UsageError
 from bpals.report.scorecard_page import render_scorecard
+from bpals.reviews.agreement import MAJORITY, MEAN, OTHERS
 from bpals.score.intervals import Resampling
-from bpals.tasks.score import Scorecard, scorecard
-
+from bpals.tasks.score import LABEL, SIGNAL, Scorecard, scorecard
+from bpals.text import several
 
 Row = dict[str, Any]
 Told = tuple[str, list[str], list[list[str]]]

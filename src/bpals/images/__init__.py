@@ -22,4 +22,3 @@ reading.py   films, prepared one after another
 crew.py      worker processes
 worker.py    one of them
 """
-

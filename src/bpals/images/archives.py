@@ -6,35 +6,28 @@ unpacking from the state before it, a tenth of a second or two; one that was not
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+import bz2
+import gzip
+import io
+import lzma
+import os
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, NamedTuple, Protocol, Self
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, Self
+
 from bpals.errors import FilmError
 from bpals.images import formats
-from bpals.images.formats import MOST_BYTES, Refused
-from bpals.types import Refusal
-import os
-import stat
-from contextlib import contextmanager
-import io
-import lzma
-import struct
-import zipfile
-import zlib
-from collections import Counter
-from typing import IO
 from bpals.images.formats import MOST_BYTES, MOST_MEMBERS, MOST_RATIO, SMALL_BYTES, Refused
-import bz2
-import gzip
-import tarfile
-from collections.abc import Callable, Generator, Iterator
-from bpals.images.formats import MOST_BYTES, MOST_MEMBERS, MOST_RATIO, Refused
-from typing import IO, TYPE_CHECKING, NamedTuple
-
+from bpals.types import Refusal
 
 HEAD = 1 << 16
 """Bytes at the start of a film in which its size is looked for."""

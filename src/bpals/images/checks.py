@@ -13,19 +13,16 @@ text            text burnt into it, beside the usual markers             its DIC
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
-from bpals.images.defects import Features, Floats as Floats_linear, Ints as Ints_linear, Line, Scale, blocks, crossfitted, fit, gathered
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 import polars as pl
-from bpals.images.defects import Detection, Sample, detect
-from bpals.images.ocr import Lettered
-from bpals.images.defects import Features, Floats as Floats_linear, Ints as Ints_linear
-from bpals.types import FILM_CHECKS
 
+from bpals.images.defects import Detection, Features, Line, Sample, Scale, blocks, crossfitted, detect, fit, gathered
+from bpals.images.ocr import Lettered
+from bpals.types import FILM_CHECKS
 
 SAME = 0.997
 """Correlation from which two films are one exposure. Re-encoded copies have .9998, two films of a patient .993."""
@@ -109,7 +106,7 @@ UNLIKE = 1.6
 class Viewed:
     """How AP each film looks: 0 is the median of those recorded as PA, 1 of those recorded as AP."""
 
-    score: Floats_linear
+    score: Floats
     auroc: float
     """Of the score against the recorded view, over films of other patients than those it was learnt from."""
     recorded: int
@@ -125,7 +122,7 @@ class Viewed:
         return np.asarray(((recorded == PA) & (self.score >= 1)) | ((recorded == AP) & (self.score <= 0)))
 
 
-def view_films(features: Features, recorded: npt.NDArray[np.str_], fold: Ints_linear) -> Viewed | None:
+def view_films(features: Features, recorded: npt.NDArray[np.str_], fold: Ints) -> Viewed | None:
     """Say which view each film looks like, by films of other patients; None where a view has too few films."""
     sides = [np.flatnonzero(recorded == view) for view in (PA, AP)]
     if min(len(side) for side in sides) < FEWEST:
@@ -148,7 +145,7 @@ def view_films(features: Features, recorded: npt.NDArray[np.str_], fold: Ints_li
     )
 
 
-def measure_unlike(features: Features, usable: npt.NDArray[np.bool_], fold: Ints_linear) -> Floats_linear | None:
+def measure_unlike(features: Features, usable: npt.NDArray[np.bool_], fold: Ints) -> Floats | None:
     """Measure how far each film lies outside the 64 directions in which films of others differ most; 1 is usual."""
     outside = np.zeros(len(usable), dtype=np.float32)
     for half in (0, 1):
@@ -166,7 +163,7 @@ def measure_unlike(features: Features, usable: npt.NDArray[np.bool_], fold: Ints
     return outside
 
 
-def _outside(features: Features, scale: Scale, shared: Floats_linear, count: int) -> Floats_linear:
+def _outside(features: Features, scale: Scale, shared: Floats, count: int) -> Floats:
     """Give the length of what the shared directions leave of each film."""
     left = []
     for _, films in blocks(features, count):
@@ -175,12 +172,12 @@ def _outside(features: Features, scale: Scale, shared: Floats_linear, count: int
     return np.asarray(np.sqrt(np.concatenate(left)), dtype=np.float32)
 
 
-def _spread(places: Ints_linear, most: int) -> Ints_linear:
+def _spread(places: Ints, most: int) -> Ints:
     """Take at most so many of the places, evenly."""
     return places if len(places) <= most else places[np.linspace(0, len(places) - 1, most).astype(np.int64)]
 
 
-def _auroc(higher: Floats_linear, lower: Floats_linear) -> float:
+def _auroc(higher: Floats, lower: Floats) -> float:
     """Give the chance that one of the first stands above one of the second."""
     below = np.searchsorted(np.sort(lower), higher, side="left")
     upto = np.searchsorted(np.sort(lower), higher, side="right")
@@ -205,10 +202,10 @@ class Gallery:
     thumbnails: npt.NDArray[np.uint8]
     """[film, 32, 32]."""
     features: Features
-    fold: Ints_linear
+    fold: Ints
     """The same for all films of a patient."""
     blank: Bools
-    one_grey: Floats_linear
+    one_grey: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +221,7 @@ class Checked:
     """Checks that find too few of the copies of these films to be heard."""
 
 
-def one_grey(thumbnails: npt.NDArray[np.uint8]) -> Floats_linear:
+def one_grey(thumbnails: npt.NDArray[np.uint8]) -> Floats:
     """Give the largest share of each film that lies within a few neighbouring greys."""
     flat = thumbnails.reshape(len(thumbnails), -1).astype(np.int64)
     counts = np.zeros((len(flat), 256), dtype=np.int64)
@@ -315,7 +312,7 @@ def _twins(twins: Twins, table: pl.DataFrame) -> list[pl.Series]:
     ]
 
 
-def _viewed(viewed: Viewed | None, unlike: Floats_linear | None, views: npt.NDArray[np.str_]) -> list[pl.Expr]:
+def _viewed(viewed: Viewed | None, unlike: Floats | None, views: npt.NDArray[np.str_]) -> list[pl.Expr]:
     known = pl.Series(views).is_in([AP, PA])
     return [
         pl.when(known).then(pl.Series(views)).alias("view"),

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 import json
 import os
+import threading
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
+
 from bpals.errors import FilmError
-from bpals.images.archives import Entry, Holder
-from bpals.types import Refusal
-from collections import Counter
-from collections.abc import Iterator
-from bpals.images.archives import HEAD, Entry, Holder, Readers, Spot, count_pixels
+from bpals.images.archives import (
+    BZIP2,
+    GZIP,
+    HEAD,
+    XZ,
+    Entry,
+    Folder,
+    Holder,
+    Readers,
+    Spot,
+    StreamedTar,
+    Tar,
+    Zip,
+    count_pixels,
+    gzipped,
+)
+from bpals.images.archives import START as ZIP_STARTS
 from bpals.images.formats import Refused
 from bpals.text import several
 from bpals.types import Notice, Refusal
-import threading
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
-from bpals.images.archives import gzipped
-from bpals.images.archives import Holder, Readers, Spot
-from collections.abc import Collection, Generator, Iterable
-from bpals.images.archives import Folder
-from bpals.images.archives import Entry, Holder, Readers, Spot
-from bpals.images.archives import BZIP2, GZIP, XZ, StreamedTar, Tar
-from bpals.images.archives import START as ZIP_STARTS
-from bpals.images.archives import Zip
-from collections.abc import Generator, Iterable, Sequence
-
 
 FILMS = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".dcm", ".dicom", ".dic")
 OTHER_IMAGES = (".gif", ".webp", ".svg", ".tif", ".tiff", ".bmp")

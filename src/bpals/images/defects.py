@@ -9,24 +9,20 @@ where these overlap, it lies where one film in a hundred is flagged.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol, Self
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from bpals.images.stream import Eye, Look, square
-from bpals.images.stream import Passage
-from bpals.images.prepare import decode
-from bpals.images.formats import Refused
+
 from bpals.images.collection import Shelf
+from bpals.images.formats import Refused
+from bpals.images.prepare import decode
+from bpals.images.stream import Eye, Look, Passage, square
 from bpals.images.worker import called
 from bpals.types import Refusal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
-from collections.abc import Mapping
-
 
 Floats = npt.NDArray[np.float32]
 

@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+
 from bpals.errors import MissingExtra
 from bpals.images import formats
-from bpals.images.picture import Picture, Plate, span, stretch
 from bpals.images.formats import MOST_BYTES, Refused, check_size
-
+from bpals.images.picture import Picture, Plate, span, stretch
 
 Seen = TypeVar("Seen")
 

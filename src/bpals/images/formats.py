@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bpals.types import Refusal
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from bpals.types import Refusal
 
 MOST_BYTES = 128 << 20
 """Bytes of one file: 50 million pixels of 16 bits, and room to spare."""

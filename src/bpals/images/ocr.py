@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
+
 import numpy as np
+
 from bpals.errors import MissingExtra, UsageError
-from bpals.images.stream import Passage
-from bpals.images.prepare import decode
-from bpals.images.formats import Refused
 from bpals.images.collection import Shelf
+from bpals.images.formats import Refused
+from bpals.images.prepare import decode
+from bpals.images.stream import Passage
 from bpals.optional import import_silent
 from bpals.types import Refusal
-
 
 OCR = "rapidocr_onnxruntime"
 SURE = 0.8

@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-
 
 Plane = npt.NDArray[np.float64]
 

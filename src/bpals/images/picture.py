@@ -6,12 +6,13 @@ import io
 import struct
 from dataclasses import dataclass
 from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
+
 from bpals.images import formats
 from bpals.images.formats import Refused
-
 
 Grey = npt.NDArray[np.uint8]
 

@@ -9,26 +9,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
-from bpals.images.dicom import MAGIC, MAGIC_AT
-from bpals.images.formats import START
-from bpals.images.formats import SIGNATURE
-from bpals.images.formats import MOST_BYTES, Refused
+import hashlib
 import io
 import warnings
-from bpals.images import dicom, formats
-from bpals.images.formats import Refused
-import hashlib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
+
 from PIL import Image
-from bpals.images.dicom import decode_dicom
+
+from bpals.images import dicom, formats
+from bpals.images.dicom import MAGIC, MAGIC_AT, decode_dicom
+from bpals.images.formats import MOST_BYTES, SIGNATURE, START, Refused
 from bpals.images.picture import Picture, decode_jpeg, decode_png
 from bpals.types import Film, Refusal
-
 
 OTHERS = {
     b"GIF8": "a GIF", b"BM": "a BMP", b"II*\0": "a TIFF", b"MM\0*": "a TIFF", b"\0\0\x01\0": "an icon",

@@ -20,17 +20,17 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from bpals.images.dicom import expose_dicom
-from bpals.images.prepare import kind_of
-from bpals.images.picture import Plate, decode_jpeg, expose_png
-from bpals.images.prepare import FLAT
-from bpals.images.formats import Refused
-from bpals.images.collection import Shelf
-from bpals.types import Notice, Refusal
 
+from bpals.images.collection import Shelf
+from bpals.images.dicom import expose_dicom
+from bpals.images.formats import Refused
+from bpals.images.picture import Plate, decode_jpeg, expose_png
+from bpals.images.prepare import FLAT, kind_of
+from bpals.types import Notice, Refusal
 
 MOST_KEPT = 256 << 20
 """Bytes of renditions that are kept: about 600 films of NIH."""

@@ -6,43 +6,32 @@ from its name, so that nothing but words goes to a worker, and nothing but words
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
-from multiprocessing import Pipe
-from multiprocessing.connection import wait
-from typing import Generic
-from bpals.errors import FilmError
-from bpals.images.formats import MOST_BYTES
-from bpals.images.worker import M, Work
-from bpals.images.worker import READY, terms, unpack
-from bpals.types import Refusal
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Generic, Self, TypeVar
-from bpals.images.collection import Shelf
-from bpals.text import several
-from bpals.types import Notice, Refusal
-from collections.abc import Iterable
-from bpals.images.prepare import Preparation, Prepared
-from bpals.types import Film
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from bpals.images.picture import Picture
-from bpals.images.prepare import decode
-from bpals.images.formats import Refused
-from bpals.images.worker import called
 
+from bpals.errors import FilmError
+from bpals.images.collection import Shelf
+from bpals.images.formats import MOST_BYTES, Refused
+from bpals.images.picture import Picture
+from bpals.images.prepare import Preparation, Prepared, decode
+from bpals.images.worker import READY, M, Work, called, terms, unpack
+from bpals.text import several
+from bpals.types import Film, Notice, Refusal
 
 MEMORY_BYTES = 2 << 30
 """What one film may need: 50 million pixels in 16-bit colour take 1 GB."""

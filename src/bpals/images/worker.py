@@ -7,20 +7,20 @@ that took it over could not make the run do anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import Any, Protocol, TypeVar
-from bpals.types import Refusal
 import json
 import os
 import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
 from bpals.errors import MissingExtra
+from bpals.types import Refusal
 
 
 class Made(Protocol):

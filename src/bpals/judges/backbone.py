@@ -12,30 +12,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
-import numpy as np
-import numpy.typing as npt
-from bpals.errors import JudgeError, UsageError, install_line
-from bpals.judges.local_model import find_model, first_line, import_package
-from bpals.judges.local_model import mend_torchvision
-from bpals.judges.local_model import quiet
-from bpals.text import several
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, Protocol
-from bpals.errors import JudgeError, UnknownName, UsageError
-from bpals.judges.weights import OnnxFile
 import tempfile
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from bpals.store.files import sync_folder
-from bpals.errors import JudgeError, MissingExtra, UsageError, install_line
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError, install_line
+from bpals.judges.local_model import find_model, first_line, import_package, mend_torchvision, quiet
+from bpals.judges.weights import OnnxFile
+from bpals.store.files import sync_folder
+from bpals.text import several
 
 Grey = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

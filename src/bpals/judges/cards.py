@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bpals.types import Trained
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
+from bpals.types import Trained
 
 ALLOW = ("0bsd", "apache-2.0", "bsd-2-clause", "bsd-3-clause", "cc-by-4.0", "cc0-1.0", "isc", "mit", "unlicense")
 FORBID = ("-nc", "noncommercial", "non-commercial", "research-only", "research only")

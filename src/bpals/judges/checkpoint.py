@@ -6,42 +6,30 @@ user's, or an address with the hash of what lies there; nothing that was not nam
 
 from __future__ import annotations
 
+import math
+import os
 import re
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
-from typing import Any, get_args
-from bpals.errors import JudgeError, UnknownName, UsageError
-from bpals.findings import NIH, Vocabulary, fold
-from bpals.types import Trained
-from typing import Any
+from typing import Any, Protocol, get_args
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from bpals.errors import JudgeError, MissingExtra
-from bpals.judges.local_model import import_torchvision
-from bpals.judges.weights import Weights
-from bpals.text import several
-import math
-import time
-from typing import Any, Protocol, get_args
-from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError
-from bpals.findings import Vocabulary
-from bpals.judges.backbone import built_file
-from bpals.judges.weights import fetch
-from bpals.judges.cards import commercial_use
-from bpals.judges.weights import OnnxFile
-from bpals.judges.function import EDGE
-from bpals.judges.local_model import DEVICES, SAID, device_for, picture
-from bpals.judges.weights import LARGEST, read_weights
-from bpals.types import Film, JudgeCard, Question, Reply, Trained
 
+from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError
+from bpals.findings import NIH, Vocabulary, fold
+from bpals.judges.backbone import built_file
+from bpals.judges.cards import commercial_use
+from bpals.judges.function import EDGE
+from bpals.judges.local_model import DEVICES, SAID, device_for, import_torchvision, picture
+from bpals.judges.weights import LARGEST, OnnxFile, Weights, fetch, read_weights
+from bpals.text import several
+from bpals.types import Film, JudgeCard, Question, Reply, Trained
 
 FRAMINGS = ("crop, resize", "resize, crop", "stretch")
 OUTPUTS = ("sigmoid", "softmax", "probability")

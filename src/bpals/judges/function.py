@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import linecache
-import sys
-from types import CodeType, FunctionType
 import inspect
 import io
+import linecache
 import math
 import numbers
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
-from typing import Any, Literal
-from bpals.errors import UnknownName, UsageError
-from bpals.findings import Vocabulary, fold
-from bpals.judges.cards import commercial_use
-from bpals.store.workspace import check_judge_name
-from bpals.types import Film, JudgeCard, Question, Reply, Trained
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Literal
+
+from bpals.errors import UnknownName, UsageError
+from bpals.findings import Vocabulary, fold
+from bpals.judges.cards import commercial_use
 from bpals.judges.protocol import ChatJudge, ImageJudge
 from bpals.optional import silence
-
+from bpals.store.workspace import check_judge_name
+from bpals.types import Film, JudgeCard, Question, Reply, Trained
 
 Top = tuple[ast.stmt, str]
 """A statement at the top of a file, and its text."""

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from typing import Any
-from bpals.errors import JudgeError
-from bpals.findings import Vocabulary, fold
-from bpals.judges.prompts import Pack
-from bpals.judges.local_model import HfOptions, Transformer, picture
-from bpals.types import Film, JudgeCard, Question, Reply
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
-import jinja2
-from bpals.findings import Vocabulary
-from bpals.judges.local_model import ModelFolder, find_model, import_package
-from bpals.judges.cards import default_model, known_models
-from bpals.judges.prompts import Pack, load_pack
-from bpals.judges.local_model import HfOptions, Transformer, load_transformer, picture
-from bpals.judges.prompts import AnswerWords, is_refusal
-from bpals.types import Film, JudgeCard, Outcome, Polarity, Question, Reply, Usage
 
+import jinja2
+
+from bpals.errors import JudgeError
+from bpals.findings import Vocabulary, fold
+from bpals.judges.cards import default_model, known_models
+from bpals.judges.local_model import (
+    HfOptions,
+    ModelFolder,
+    Transformer,
+    find_model,
+    import_package,
+    load_transformer,
+    picture,
+)
+from bpals.judges.prompts import AnswerWords, Pack, is_refusal, load_pack
+from bpals.types import Film, JudgeCard, Outcome, Polarity, Question, Reply, Usage
 
 FULL_LENGTH = ("siglip", "siglip2")
 """Models that were trained on texts padded to full length, and must be asked so."""

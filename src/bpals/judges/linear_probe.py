@@ -7,23 +7,20 @@ Cross-fitted by patient, as the record judge is: no claim can reach the answer a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
+
 import numpy as np
 import numpy.typing as npt
-from collections.abc import Sequence
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from threadpoolctl import threadpool_limits
-from bpals.text import several
-from collections.abc import Mapping
 import polars as pl
-from bpals.numeric import patients
+from threadpoolctl import threadpool_limits
+
 from bpals.findings import Vocabulary
 from bpals.judges import record
+from bpals.numeric import patients
+from bpals.text import several
 from bpals.types import KIND, OUTCOME, JudgeCard, Notice, answers_schema
-
 
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]

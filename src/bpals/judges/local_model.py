@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
-import hashlib
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from bpals.errors import JudgeError, MissingExtra, UsageError
-from bpals.optional import import_silent
-import io
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, get_args
+
 from PIL import Image
-from bpals.errors import JudgeError, UnknownName, UsageError
-from bpals.judges.cards import commercial_use
-from bpals.judges.cards import known_models
+
+from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError
+from bpals.judges.cards import commercial_use, known_models
 from bpals.judges.prompts import Pack
+from bpals.optional import import_silent
 from bpals.text import several
 from bpals.types import Film, JudgeCard, Polarity, Trained
-
 
 NAMESPACE = "torchvision"
 OPERATORS = ("nms", "qnms")

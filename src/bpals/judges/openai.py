@@ -6,26 +6,21 @@ The judge writes requests and reads replies; the line it is handed sends them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-from bpals.judges.protocol import BadReply
-from bpals.types import Usage
 import base64
 import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
+
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary
-from bpals.judges.cards import commercial_use
-from bpals.judges.cards import default_model, known_models
-from bpals.judges.prompts import Pack, joint_label, load_pack
-from bpals.judges.protocol import Line, R, Read, RequestRefused
-from bpals.judges.prompts import Reading, read_joint, read_logprobs, read_samples
-from bpals.types import Film, JudgeCard, Question, Reply, Trained
+from bpals.judges.cards import commercial_use, default_model, known_models
+from bpals.judges.prompts import Pack, Reading, joint_label, load_pack, read_joint, read_logprobs, read_samples
+from bpals.judges.protocol import BadReply, Line, R, Read, RequestRefused
+from bpals.types import Film, JudgeCard, Question, Reply, Trained, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

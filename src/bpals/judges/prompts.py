@@ -6,23 +6,21 @@ and the place.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-from bpals.types import Outcome
-import hashlib
-import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary, fold
-from bpals.types import Notice, Polarity, Question
-
+from bpals.types import Notice, Outcome, Polarity, Question
 
 LONGEST_TEXT = 65_536
 """Characters of a reply that are read at all: an answer of 32 numbers has about a thousand."""

@@ -28,8 +28,8 @@ from typing import Any, Generic
 
 from bpals.errors import BpalsError, JudgeError, MissingExtra, Stopped, UsageError
 from bpals.judges.engine import Hire, R, Results, T
-from bpals.text import several
 from bpals.optional import silence
+from bpals.text import several
 
 OLDEST = (2, 52)
 """The first Ray that can be closed to strangers: before, whoever reaches it runs code on it."""

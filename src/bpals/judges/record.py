@@ -8,22 +8,19 @@ answer.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from bpals.numeric import reports_of_films
-from bpals.findings import Vocabulary
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from threadpoolctl import threadpool_limits
-from bpals.findings import Group, Vocabulary
-from bpals.types import KIND, OUTCOME, JudgeCard, judgments_schema
 
+from bpals.findings import Group, Vocabulary
+from bpals.numeric import reports_of_films
+from bpals.types import KIND, OUTCOME, JudgeCard, judgments_schema
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -480,9 +477,7 @@ class RecordJudge:
                 p_present[:, here] = self._answer(films[~here], patients[~here], films[here])
         return p_present, np.isin(fold, asked)
 
-    def _answer(
-        self, others: Films, patients: npt.NDArray[np.str_], here: Films
-    ) -> npt.NDArray[np.float64]:
+    def _answer(self, others: Films, patients: npt.NDArray[np.str_], here: Films) -> npt.NDArray[np.float64]:
         """Fit on some patients and answer for others; NaN where there is nothing to go by."""
         _, patient = np.unique(patients, return_inverse=True)
         logits = []

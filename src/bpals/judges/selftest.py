@@ -7,33 +7,29 @@ are all the same, answer words of several tokens, another model's name.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 from PIL import Image
-from bpals.types import Film
-import asyncio
-import itertools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+
 from bpals.errors import JudgeError
 from bpals.judges.line import GaveUp
 from bpals.judges.openai import Method, OpenAIJudge
-from bpals.judges.protocol import Line, R, Read, RequestRefused
 from bpals.judges.prompts import WRAPPING
-from bpals.types import Film, Question, Reply
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from bpals.judges.protocol import ChatJudge, ImageJudge
+from bpals.judges.protocol import ChatJudge, ImageJudge, Line, R, Read, RequestRefused
 from bpals.judges.run import Plan, lines
 from bpals.judges.waiting import wait_for
 from bpals.text import several
-from bpals.types import Film, Reply
-
+from bpals.types import Film, Question, Reply
 
 SEED = 20171
 BITS = 255

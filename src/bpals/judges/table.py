@@ -6,25 +6,22 @@ are matched by stem. What cannot be a score stops with its place; what is left o
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from bpals.errors import JudgeError, UnknownName
-from dataclasses import dataclass
+
 import polars as pl
-from bpals.errors import JudgeError
-from bpals.findings import fold
-from bpals.store.tables import RawTable, open_table
-from bpals.store.tables import TableWords
-import math
-from collections.abc import Sequence
+
+from bpals.errors import JudgeError, UnknownName
 from bpals.findings import Vocabulary, fold
 from bpals.judges.cards import commercial_use
 from bpals.judges.function import EDGE
+from bpals.store.tables import RawTable, TableWords, open_table
 from bpals.text import several
 from bpals.types import OUTCOME, JudgeCard, Notice, Trained, answers_schema
-
 
 FIELDS = {
     "name": "what it is called in the workspace",

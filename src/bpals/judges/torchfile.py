@@ -11,6 +11,8 @@ pickle   five pickles and then the storages, before it; also where a file is cal
 from __future__ import annotations
 
 import io
+import json
+import math
 import pickle
 import pickletools
 import struct
@@ -19,13 +21,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
+
 import numpy as np
 import numpy.typing as npt
-import json
-import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
 
 MAGIC = 0x1950A86A20F9469CFC6C
 """The first number of the older format."""

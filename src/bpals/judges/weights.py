@@ -6,31 +6,37 @@ Nothing in the file is run, whatever it is called: what it is, its first bytes s
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import http.client
 import os
 import re
+import struct
 import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
-from bpals.store.files import sync_folder
-from bpals.errors import JudgeError
-from bpals.judges.address import shown
-import codecs
-import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-import numpy.typing as npt
-from bpals.judges.torchfile import is_safetensors, read_safetensors
-from bpals.judges.torchfile import AGAIN, Husk, Tensor, TorchFile, Unreadable, read_torch
-from collections.abc import Mapping
-import numpy as np
-from bpals.errors import JudgeError, MissingExtra
-from bpals.optional import import_silent
 
+import numpy as np
+import numpy.typing as npt
+
+from bpals.errors import JudgeError, MissingExtra
+from bpals.judges.address import shown
+from bpals.judges.torchfile import (
+    AGAIN,
+    Husk,
+    Tensor,
+    TorchFile,
+    Unreadable,
+    is_safetensors,
+    read_safetensors,
+    read_torch,
+)
+from bpals.optional import import_silent
+from bpals.store.files import sync_folder
 
 HERE = ("127.0.0.1", "localhost", "::1")
 PIECE = 1 << 20

@@ -6,15 +6,15 @@ bars keep the order of the flags, strips differ in shape, curves in their dashes
 
 from __future__ import annotations
 
-from markupsafe import Markup, escape
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from markupsafe import Markup
+from typing import Any
+
+from markupsafe import Markup, escape
+
 from bpals.report.cases import Strip
 from bpals.report.wording import FLAGS, count, of, plural, probability
-from typing import Any
-from bpals.report.wording import count, of
 
 
 def element(name: str, *children: str, **attributes: str | float | None) -> Markup:

@@ -6,13 +6,13 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from markupsafe import Markup
-from bpals.report import charts
-from bpals.report.templating import fill
-from bpals.report.wording import plain
-from bpals.report.charts import OUTCOMES, Span
-from bpals.report.wording import DASH, NONE, count, listed, of, plural, seconds, spoken
 
+from markupsafe import Markup
+
+from bpals.report import charts
+from bpals.report.charts import OUTCOMES, Span
+from bpals.report.templating import fill
+from bpals.report.wording import DASH, NONE, count, listed, of, plain, plural, seconds, spoken
 
 Row = Mapping[str, Any]
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-import polars as pl
-from collections.abc import Mapping, Sequence
-from typing import Any
-from bpals.report.wording import NONE, count, interval, of, probability, share, spoken
 import statistics
-from bpals.report.cases import Case, Cases, cases
-from bpals.report.templating import fill
-from bpals.report.wording import provenance
-from bpals.report.scorecard_page import scorecard_context
-from bpals.report.tallies import DIMENSIONS, subgroups
-from bpals.report.tallies import Tally, reasons, tally
-from bpals.report.wording import spoken
-from bpals.types import Dataset
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import polars as pl
+
+from bpals.report.cases import Case, Cases, cases
+from bpals.report.scorecard_page import scorecard_context
+from bpals.report.tallies import DIMENSIONS, Tally, reasons, subgroups, tally
+from bpals.report.templating import fill
+from bpals.report.wording import NONE, count, interval, of, probability, provenance, share, spoken
+from bpals.types import Dataset
 
 EXAMPLES = 3
 """Films that are named for each check."""
@@ -61,8 +59,8 @@ def _row(check: str, odd: pl.DataFrame) -> tuple[str, int, str] | None:
     if its.is_empty():
         return None
     said = []
-    for image_id, reasons in its.select("image_id", "reasons").head(EXAMPLES).iter_rows():
-        words = next((reason for reason in reasons if reason.startswith(f"film_{check}: ")), "")
+    for image_id, given in its.select("image_id", "reasons").head(EXAMPLES).iter_rows():
+        words = next((reason for reason in given if reason.startswith(f"film_{check}: ")), "")
         said.append(f"{image_id}: {words.partition(': ')[2]}")
     return NAMES[check], its.height, "; ".join(said)
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 from bpals.report.charts import Scale, Series
 from bpals.report.templating import fill
 from bpals.report.wording import METHODS
-
 
 Row = Mapping[str, Any]
 

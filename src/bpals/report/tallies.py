@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-import polars as pl
-from bpals.report.wording import FLAGS
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from bpals.report.wording import share, share_interval
 
+import polars as pl
+
+from bpals.report.wording import FLAGS, share, share_interval
 
 BINS = 20
 """Bars of a histogram of trust: 0.05 wide."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from bpals.report import charts, wording
 from bpals.report.wording import plain
-
 
 FILTERS = {
     "count": wording.count,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-from bpals.types import Dataset
 
+from bpals.types import Dataset
 
 NBSP = "\N{NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"

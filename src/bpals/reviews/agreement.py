@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from bpals.numeric import patients
 
+from bpals.numeric import patients
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

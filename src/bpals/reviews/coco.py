@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from typing import Any
-import polars as pl
-from bpals.errors import TruthError
-from bpals.text import several
-from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, table_of
-from bpals.types import Notice
 
+import polars as pl
+
+from bpals.errors import TruthError
+from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, table_of
+from bpals.text import several
+from bpals.types import Notice
 
 GIVEN_BACK = ("image_id", "finding", "reader", "phase", "round", "verdict", "box", "at", "external_id")
 """The columns that this format gives back as they were."""

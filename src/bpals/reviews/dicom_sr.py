@@ -13,16 +13,16 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
 import numpy as np
 import polars as pl
+
 from bpals.errors import MissingExtra, TruthError, UsageError
-from bpals.text import several
-from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, no_reads, table_of
+from bpals.reviews.exchange import TRUTH, Films, Found, Written, as_boxes, boxes_of, no_reads, table_of, truths_of
 from bpals.reviews.labelstudio import READING
-from bpals.reviews.exchange import TRUTH, truths_of
+from bpals.text import several
 from bpals.types import Notice
 from bpals.version import VERSION
-
 
 GIVEN_BACK = (
     "image_id", "finding", "reader", "phase", "round", "repeat", "verdict", "confidence", "at", "external_id",

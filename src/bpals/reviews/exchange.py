@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from typing import Any
-import polars as pl
-from sqlalchemy import Connection, select
-from bpals.store.ledger.schema import ENTRY, REVIEW, STUDY
-from bpals.store.ledger import log
-from bpals.store.ledger.verdicts import REVIEW_COLUMNS, every_consensus, reviews
-from bpals.store.ledger.verdicts import store_reviews
-from bpals.types import VERDICT
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from bpals.errors import TruthError
-from bpals.text import several
-from bpals.types import Notice
-from bpals.store.ledger.schema import PHASES, VERDICTS
-from bpals.store.ledger.schema import now
+from typing import Any
 
+import polars as pl
+from sqlalchemy import Connection, select
+
+from bpals.errors import TruthError
+from bpals.store.ledger import log
+from bpals.store.ledger.schema import ENTRY, PHASES, REVIEW, STUDY, VERDICTS, now
+from bpals.store.ledger.verdicts import REVIEW_COLUMNS, every_consensus, reviews, store_reviews
+from bpals.text import several
+from bpals.types import VERDICT, Notice
 
 OF_THE_LEDGER = ("review_id", "study_id", "reading_id", "source")
 """What a review is in the ledger that holds it: it is given anew where the review comes in."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from typing import Any
-import polars as pl
-from bpals.errors import TruthError
-from bpals.store.ledger.schema import VERDICTS
-from bpals.reviews.exchange import Films, Found, Written, boxes_of, loaded, not_drawn, table_of
-from bpals.reviews.exchange import KEPT, REASON, truths_of
 
+import polars as pl
+
+from bpals.errors import TruthError
+from bpals.reviews.exchange import KEPT, REASON, Films, Found, Written, boxes_of, loaded, not_drawn, table_of, truths_of
+from bpals.store.ledger.schema import VERDICTS
 
 GIVEN_BACK = tuple(KEPT.names())
 """The columns that this format gives back as they were."""

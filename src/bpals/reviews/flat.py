@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import gzip
 import io
-import polars as pl
-from bpals.store.files import parquet
-from bpals.errors import TruthError
-from bpals.reviews.exchange import Films, Found, Written
-from bpals.reviews.exchange import KEPT, NEEDED, TABLE
 
+import polars as pl
+
+from bpals.errors import TruthError
+from bpals.reviews.exchange import KEPT, NEEDED, TABLE, Films, Found, Written
+from bpals.store.files import parquet
 
 SIDE = {"absent": -0.5, "uncertain": 0.0, "present": 0.5}
 """How a rating leaves the middle, 50, with each per cent of confidence; an unreadable film has no rating."""

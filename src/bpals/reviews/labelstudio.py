@@ -13,12 +13,26 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-import polars as pl
-from bpals.errors import TruthError
-from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, no_reads, not_drawn, table_of
-from bpals.reviews.exchange import KEPT, REASON, TRUTH, truths_of
-from bpals.types import Notice
 
+import polars as pl
+
+from bpals.errors import TruthError
+from bpals.reviews.exchange import (
+    KEPT,
+    REASON,
+    TRUTH,
+    Films,
+    Found,
+    Written,
+    as_boxes,
+    boxes_of,
+    loaded,
+    no_reads,
+    not_drawn,
+    table_of,
+    truths_of,
+)
+from bpals.types import Notice
 
 READING = ("reader", "phase", "round", "repeat", "at", "reading_id", "position")
 """What the choices of one annotation have in common."""

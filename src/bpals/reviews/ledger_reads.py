@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import polars as pl
-from bpals.store.files import sha256
-from bpals.findings import Vocabulary
-from bpals.text import several
-from bpals.reviews.verdicts import GROUPS
-from bpals.types import REVIEWS, SETTLED, Notice, Reviews
 from sqlalchemy import Connection
-from bpals.errors import WorkspaceError
-from bpals.store.ledger.verdicts import every_consensus, reviews
-from bpals.types import Reviews
-from bpals.store.workspace import Workspace
-from bpals.store.ledger.ledger import open_ledger
 
+from bpals.errors import WorkspaceError
+from bpals.findings import Vocabulary
+from bpals.reviews.verdicts import GROUPS
+from bpals.store.files import sha256
+from bpals.store.ledger.ledger import open_ledger
+from bpals.store.ledger.verdicts import every_consensus, reviews
+from bpals.store.workspace import Workspace
+from bpals.text import several
+from bpals.types import REVIEWS, SETTLED, Notice, Reviews
 
 LEDGER = "ledger"
 """The name under which a run names the reads of the ledger."""

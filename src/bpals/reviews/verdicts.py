@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-import polars as pl
-from bpals.errors import TruthError, UsageError
-from dataclasses import dataclass, replace
-import numpy as np
-from bpals.errors import TruthError
-from bpals.findings import fold
-from bpals.store.tables import open_table, read_columns
-from bpals.store.tables import TableWords
 import difflib
+import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from bpals.errors import TruthError, UnknownName
-from bpals.findings import Group, Vocabulary, fold
-from bpals.text import several
-from bpals.types import Notice
-from collections.abc import Mapping
-from bpals.types import SETTLED
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
 from bpals.errors import TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Group, Vocabulary, fold
-from bpals.types import REVIEWS, TRUTH, Notice, Reference, Reviews
-import os
-from bpals.errors import UsageError
-from bpals.findings import Vocabulary
-from bpals.types import Notice, Reviews
-
+from bpals.store.tables import TableWords, open_table, read_columns
+from bpals.text import several
+from bpals.types import REVIEWS, SETTLED, TRUTH, Notice, Reference, Reviews
 
 SHEET = ("image_id", "finding", "reader", "verdict")
 ENDING = ".key.csv"

@@ -8,4 +8,3 @@ web/          the application: rules, routes, pages, canvas
 background/   heavy work beside the readers: learning, the numbers of the progress page
 formats/      reviews as files of other tools
 """
-

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
+
+import polars as pl
+
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import Study
 from bpals.room.people.accounts import Accounts
 from bpals.room.people.oidc import Provider
 from bpals.room.people.sessions import Sessions
 from bpals.types import Refusal
-from collections.abc import Mapping, Sequence
-import polars as pl
-
 
 Kind = Literal["png8", "grey16"]
 

@@ -7,16 +7,16 @@ finding and every method, which makes their differences paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
-from bpals.numeric import order
-from bpals.metrics import Curve, mass_bins
-from collections.abc import Iterator, Sequence
-from bpals.errors import UsageError
 
+from bpals.errors import UsageError
+from bpals.metrics import Curve, mass_bins
+from bpals.numeric import order
 
 Floats = NDArray[np.float64]
 

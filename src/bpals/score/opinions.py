@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import importlib
 import warnings
-import numpy as np
-from numpy.typing import NDArray
-from bpals.errors import MissingExtra
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
+
 from bpals.errors import MissingExtra, TruthError, UsageError
 from bpals.findings import Group
 from bpals.text import several
 from bpals.types import Notice
-
 
 Floats = NDArray[np.float64]
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from bpals.findings import Group
-from bpals.score.intervals import Difference, Placed
-from collections.abc import Sequence
-from bpals.score.intervals import Resamples, interval
-from bpals.types import OUTCOME
 
+from bpals.findings import Group
+from bpals.score.intervals import Difference, Placed, Resamples, interval
+from bpals.types import OUTCOME
 
 Row = dict[str, Any]
 
@@ -367,7 +366,9 @@ def _behaviour_sums(
         return np.zeros((resamples.counts.shape[1], 2 * len(BEHAVIOUR_FIGURES)))
     patient = its["patient"].to_numpy()
     figures = _figures(its, patient, offset, draw)
-    columns = [column for name in BEHAVIOUR_FIGURES for column in (np.nan_to_num(figures[name]), ~np.isnan(figures[name]))]
+    columns = [
+        column for name in BEHAVIOUR_FIGURES for column in (np.nan_to_num(figures[name]), ~np.isnan(figures[name]))
+    ]
     return resamples.add_up(patient, columns)
 
 
@@ -418,7 +419,9 @@ def _behaviour_with_intervals(values: Floats) -> Row:
 def _behaviour_mean(values: Floats) -> Floats:
     """Average each figure over the findings that have it."""
     here = ~np.isnan(values[:1])
-    return _behaviour_over(np.where(here, values, 0.0).sum(axis=1), np.broadcast_to(here.sum(axis=1), values[:, 0].shape))
+    return _behaviour_over(
+        np.where(here, values, 0.0).sum(axis=1), np.broadcast_to(here.sum(axis=1), values[:, 0].shape)
+    )
 
 
 def _behaviour_over(above: Floats, below: Floats) -> Floats:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from bpals.errors import TruthError
 from bpals.findings import Group
-from bpals.text import several
 from bpals.metrics import Curve
-from bpals.score.opinions import Audited, about
 from bpals.score.intervals import Resamples, Resampling, interval
+from bpals.score.opinions import Audited, about
+from bpals.text import several
 from bpals.types import Notice
 
 Floats = NDArray[np.float64]

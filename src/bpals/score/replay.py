@@ -23,8 +23,8 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from bpals.errors import TruthError, UnknownName
-from bpals.text import several
 from bpals.score.intervals import Resamples, Resampling, interval
+from bpals.text import several
 from bpals.types import Notice
 
 Floats = NDArray[np.float64]

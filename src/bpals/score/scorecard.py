@@ -21,17 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+
+from bpals.errors import TruthError
 from bpals.metrics import Curve, Reliability, brier
 from bpals.score.intervals import Resamples, Resampling, interval
-from bpals.errors import TruthError
-from bpals.text import several
-from bpals.metrics import Curve
 from bpals.score.opinions import Audited, about
+from bpals.text import several
 from bpals.types import Notice
-
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

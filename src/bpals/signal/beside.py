@@ -14,7 +14,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bpals.signal.calibrate import OTHERS_ERRORS, OWN_ERRORS, Choose, Design, Fitted, Prediction, better, choose_among, losses
+from bpals.signal.calibrate import (
+    OTHERS_ERRORS,
+    OWN_ERRORS,
+    Choose,
+    Design,
+    Fitted,
+    Prediction,
+    better,
+    choose_among,
+    losses,
+)
 from bpals.signal.learn import Rows, Topic
 from bpals.signal.pairs import Matrix
 from bpals.signal.voices import Bools

@@ -16,11 +16,11 @@ import numpy as np
 import polars as pl
 
 from bpals.findings import Group
-from bpals.text import several
 from bpals.signal.flags import LOW_TRUST
 from bpals.signal.pairs import Matrix, logit, sigmoid
 from bpals.signal.ridge import newton
 from bpals.signal.voices import Bools, Counts, Ints
+from bpals.text import several
 
 FEWEST_PAIRS = 100
 """With fewer pairs that several readers read, or ..."""

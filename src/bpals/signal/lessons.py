@@ -11,7 +11,6 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.findings import Group
-from bpals.text import several
 from bpals.signal import beside, calibrate, refit
 from bpals.signal.beside import Beside
 from bpals.signal.dependence import Heard
@@ -21,6 +20,7 @@ from bpals.signal.pairs import SMALLEST, Matrix, Pairs, logit, sigmoid, with_gro
 from bpals.signal.rows import Part, Wrong
 from bpals.signal.truths import Truths
 from bpals.signal.voices import Ints
+from bpals.text import several
 from bpals.types import Dataset, Reference, Reviews
 
 Evidence = npt.NDArray[np.floating[Any]]

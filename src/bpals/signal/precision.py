@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bpals.text import several
 from bpals.signal.certificate import Certificate
 from bpals.signal.chances import binomial, clopper_pearson
 from bpals.signal.drawn import Bools, Drawn, Floats
+from bpals.text import several
 
 PRECISION = 0.8
 """At least this share of certified flags is right ..."""

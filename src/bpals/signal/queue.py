@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.numeric import patients
 from bpals.errors import UsageError
+from bpals.numeric import patients
 from bpals.signal.value import Floats, Worth, values
 from bpals.types import Reviews
 

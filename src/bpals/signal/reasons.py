@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.text import several
 from bpals.signal import flags
 from bpals.signal.blocks import in_blocks
 from bpals.signal.hardness import Hard, judges_split
 from bpals.signal.pairs import Matrix, Pairs
 from bpals.signal.sentences import Places, Sentences
 from bpals.signal.voices import Bools, Counts, Voice
+from bpals.text import several
 
 CODES: Mapping[str, str] = {
     "uncertain_claim": "the dataset itself is uncertain, so no side can be trusted",

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from bpals.text import several
 from bpals.signal.certificate import Certificate
 from bpals.signal.drawn import Drawn, Floats
+from bpals.text import several
 
 FALSE_SHARE = 0.2
 """The share of a list that may be right after all, on average."""

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bpals.numeric import patients, reports_of_films
 from bpals.errors import UsageError
 from bpals.findings import Group
-from bpals.text import several
+from bpals.numeric import patients, reports_of_films
 from bpals.signal import calibrate
 from bpals.signal.blocks import in_blocks
 from bpals.signal.combine import Combined, combine
@@ -20,12 +19,27 @@ from bpals.signal.dependence import dependence
 from bpals.signal.families import Families
 from bpals.signal.hardness import Conditions, Lesson, learn
 from bpals.signal.learn import School
-from bpals.signal.lessons import Evidence, besides, context_of, fit_part, follow, heard_of, rarer_view, refitted, said_in, spoken_of, topics_of, used_pairs, wrong_claims
+from bpals.signal.lessons import (
+    Evidence,
+    besides,
+    context_of,
+    fit_part,
+    follow,
+    heard_of,
+    rarer_view,
+    refitted,
+    said_in,
+    spoken_of,
+    topics_of,
+    used_pairs,
+    wrong_claims,
+)
 from bpals.signal.omissions import omissions
 from bpals.signal.pairs import Matrix, Pairs, lay_out, logit, sigmoid, with_groups
 from bpals.signal.rows import Part, write
 from bpals.signal.truths import Truths
 from bpals.signal.voices import Panel
+from bpals.text import several
 from bpals.types import SKILL, Dataset, Reference, Reviews
 
 FEWEST_PATIENTS = 10

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from bpals.findings import Vocabulary
-from bpals.types import SAYS, claims_schema
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from bpals.errors import SourceError, UnknownName
-from bpals.findings import fold
-from bpals.sources.mapping import ColumnMap, Labels
-from bpals.store.tables import RawTable
-from bpals.types import Notice
-from bpals.errors import SourceError
-from bpals.store.tables import LIST_SEPARATOR, RawTable
-from collections.abc import Callable
-from dataclasses import dataclass
-from bpals.sources.mapping import ColumnMap
-from bpals.types import IMAGES, Notice
 
+from bpals.errors import SourceError, UnknownName
+from bpals.findings import Vocabulary, fold
+from bpals.sources.mapping import ColumnMap, Labels
+from bpals.store.tables import LIST_SEPARATOR, RawTable
+from bpals.types import IMAGES, SAYS, Notice, claims_schema
 
 Codes = npt.NDArray[np.uint8]
 """One row a film or reader, one column a finding."""

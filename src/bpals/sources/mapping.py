@@ -7,23 +7,21 @@ SourceError that names the file and the key.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TypeVar
-from bpals.errors import SourceError, UnknownName
-from pathlib import Path
-from bpals.store import tables
-from bpals.errors import SourceError
-from bpals.store.tables import MOST_BYTES, TableFile
-from bpals.store.tables import TableWords
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from importlib import resources
-import polars as pl
-from bpals.store.files import sha256
-from bpals.findings import Vocabulary, fold
+from pathlib import Path
+from typing import TypeVar
 
+import polars as pl
+
+from bpals.errors import SourceError, UnknownName
+from bpals.findings import Vocabulary, fold
+from bpals.store import tables
+from bpals.store.files import sha256
+from bpals.store.tables import MOST_BYTES, TableFile, TableWords
 
 Scalar = str | int | float | bool
 T = TypeVar("T")

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bpals.store.files import sha256
 from bpals.errors import SourceError, UnknownName
 from bpals.findings import NIH, fold
 from bpals.sources import tabular
-from bpals.sources.columns import ABSENT, PRESENT, Codes, make_claims
-from bpals.sources.columns import choose_columns
-from bpals.sources.mapping import load_mapping
-from bpals.sources.mapping import open_table
+from bpals.sources.columns import ABSENT, PRESENT, Codes, choose_columns, make_claims
+from bpals.sources.mapping import load_mapping, open_table
+from bpals.store.files import sha256
 from bpals.store.tables import RawTable
 from bpals.types import IMAGES, Dataset
 

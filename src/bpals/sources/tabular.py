@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 import numpy as np
 import polars as pl
+
 from bpals.errors import SourceError
-from bpals.sources.columns import PRESENT, SILENT, make_claims
-from bpals.sources.columns import Films, check_orders, choose_columns, read_films
-from bpals.sources.columns import read_columns, read_lists, read_long
-from bpals.sources.mapping import ColumnMap, load_mapping
-from bpals.sources.columns import Said
-from bpals.sources.mapping import open_table
+from bpals.sources.columns import (
+    PRESENT,
+    SILENT,
+    Films,
+    Said,
+    check_orders,
+    choose_columns,
+    make_claims,
+    read_columns,
+    read_films,
+    read_lists,
+    read_long,
+)
+from bpals.sources.mapping import ColumnMap, load_mapping, open_table
 from bpals.store.tables import RawTable, TableFile
 from bpals.types import Dataset, Notice
 

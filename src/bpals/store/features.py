@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from bpals.store.files import only_one_in, parquet, sha256, sync_folder, write_durably
-from bpals.errors import JudgeError, WorkspaceError
-from bpals.types import Refusal
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from bpals.store.files import sync_folder, write_durably
-from bpals.errors import WorkspaceError
-from bpals.store.ledger.locks import held
 
+from bpals.errors import JudgeError, WorkspaceError
+from bpals.store.files import only_one_in, parquet, sha256, sync_folder, write_durably
+from bpals.store.ledger.locks import held
+from bpals.types import Refusal
 
 FOLDER = "features"
 SHORT = 16

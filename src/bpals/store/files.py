@@ -7,15 +7,17 @@ import fcntl
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
-import polars as pl
-from bpals.errors import LockHeld, WorkspaceError
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from bpals.errors import LockHeld, WorkspaceError
 
 
 def sha256(content: bytes) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
-from bpals.errors import UsageError
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-from bpals.text import several
 
+from bpals.errors import UsageError
+from bpals.text import several
 
 _FORM = re.compile(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*")
 

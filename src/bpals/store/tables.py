@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from bpals.errors import BpalsError
 import csv
-import numpy as np
-import numpy.typing as npt
-import polars as pl
-from bpals.text import several
 import difflib
 import gzip
 import io
@@ -18,8 +12,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
-from bpals.store.files import sha256
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from bpals.errors import BpalsError
 from bpals.findings import fold
+from bpals.store.files import sha256
+from bpals.text import several
 from bpals.types import Notice
 
 

@@ -15,27 +15,24 @@ An image judge is sealed by itself, beside the audit: see `sealedjudge.py`.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-import polars as pl
-from bpals.store.files import named, names_files, parquet, sha256, sync_folder, write_durably
-from bpals.errors import UnknownName, UsageError, WorkspaceError
-import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.store.files import named, names_files, only_one_in, parquet, sha256, sync_folder, write_durably
-from bpals.errors import WorkspaceError
 from bpals.text import several
 from bpals.types import FILM_CHECKS
-
 
 FORMAT = 1
 """The version of the folder's layout; a workspace of another format is refused, never guessed at."""

@@ -12,23 +12,22 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
 import polars as pl
 from threadpoolctl import threadpool_limits
-from bpals.tasks import run_record
+
 from bpals.errors import UnknownName, UsageError
-from bpals.tasks.panel import Experts, load_experts
-from bpals.judges.record import read_record
-from bpals.judges.record import RecordJudge
-from bpals.tasks.panel import Chosen, choose, without_signal
-from bpals.text import several
+from bpals.judges.record import RecordJudge, read_record
 from bpals.report.page import Page, render
 from bpals.reviews.verdicts import Files, as_typed
 from bpals.signal.trust import Signal, estimate
 from bpals.sources import nih, tabular
 from bpals.sources.mapping import SHIPPED
-from bpals.types import Dataset, Notice, Reviews, judgments_schema
 from bpals.store.workspace import Staging, Workspace
-
+from bpals.tasks import run_record
+from bpals.tasks.panel import Chosen, Experts, choose, load_experts, without_signal
+from bpals.text import several
+from bpals.types import Dataset, Notice, Reviews, judgments_schema
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and how much of the whole audit is behind."""

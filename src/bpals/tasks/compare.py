@@ -15,28 +15,27 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
 import numpy as np
 import polars as pl
+
 from bpals.errors import FilmError, TruthError, UsageError
+from bpals.findings import Group
+from bpals.images.collection import open_shelf
 from bpals.images.prepare import Preparation
 from bpals.images.stream import prepared
-from bpals.images.collection import open_shelf
-from bpals.findings import Group
-from bpals.tasks.image_access import LISTING
-from bpals.text import several
-from bpals.store.files import commit
 from bpals.report.comparison_page import render_comparison
 from bpals.score import pairwise
-from bpals.score.pairwise import behaviour
-from bpals.score.pairwise import Pairs, Row, join, quality
-from bpals.score.pairwise import dependence
 from bpals.score.intervals import Resamples, Resampling
+from bpals.score.pairwise import Pairs, Row, behaviour, dependence, join, quality
+from bpals.store.files import commit
+from bpals.store.workspace import Workspace
+from bpals.tasks.image_access import LISTING
+from bpals.tasks.judge_card import Labels, Witness, experts_of, labels_of, witness_of
 from bpals.tasks.score import reference_names
+from bpals.text import several
 from bpals.types import Film, Notice, Reference
 from bpals.version import VERSION
-from bpals.tasks.judge_card import Labels, Witness, experts_of, labels_of, witness_of
-from bpals.store.workspace import Workspace
-
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and how much of the whole comparison is behind."""

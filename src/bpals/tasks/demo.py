@@ -11,16 +11,16 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
 import polars as pl
-from bpals.tasks.audit import audit
-from bpals.store.files import write_durably
-from bpals.images.phantom import draw_phantom
-from bpals.findings import NIH
-from bpals.tasks.judge import Order
-from bpals.tasks.judge import run_judge
-from bpals.store.workspace import RUN
 
+from bpals.findings import NIH
+from bpals.images.phantom import draw_phantom
+from bpals.store.files import write_durably
+from bpals.store.workspace import RUN
+from bpals.tasks.audit import audit
+from bpals.tasks.judge import Order, run_judge
 
 Progress = Callable[[str, float], None]
 

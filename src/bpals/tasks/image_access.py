@@ -8,34 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
-from bpals.tasks.audit import load_source
-from bpals.store.shards import Draw
-from bpals.errors import UsageError
-from bpals.images.prepare import NOTES, Preparation
-from bpals.images.stream import Reading, prepared
-from bpals.images.collection import Shelf, open_shelf
-from bpals.findings import Vocabulary
-from bpals.text import several
-from bpals.types import Film, Notice
-from bpals.store.workspace import Workspace
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
-from bpals.images.collection import Carried
-from bpals.images.stream import Crew
-from bpals.images.stream import Look, Looking, Seen
-from bpals.images.stream import Passage, same_films
-from bpals.images.collection import Shelf
-from bpals.judges.engine import Engine, Hire, Results
-from bpals.types import Notice, Refusal
+from typing import Any, Generic, Protocol, Self, TypeVar
 
+from bpals.errors import UsageError
+from bpals.findings import Vocabulary
+from bpals.images.collection import Carried, Shelf, open_shelf
+from bpals.images.prepare import NOTES, Preparation
+from bpals.images.stream import Crew, Look, Looking, Passage, Reading, Seen, prepared, same_films
+from bpals.judges.engine import Engine, Hire, Results
+from bpals.store.shards import Draw
+from bpals.store.workspace import Workspace
+from bpals.tasks.audit import load_source
+from bpals.text import several
+from bpals.types import Film, Notice, Refusal
 
 LISTING = "films.json"
 """What compressed archives hold, so that they are not unpacked again just to see."""

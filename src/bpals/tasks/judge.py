@@ -9,61 +9,52 @@ Only the names of the films and of the findings are taken from the dataset: no c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-from bpals.errors import UsageError
-from bpals.images.prepare import Preparation
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.engine import Engine
-from bpals.judges.pace import Pace
-from bpals.store.workspace import check_judge_name
-from bpals.store.shards import Shard
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-import polars as pl
-from bpals.judges import selftest
-from bpals.judges.selftest import Drift
-from bpals.judges.snapshot import Tally
-from bpals.store.ledger import Ledger
-from bpals.tasks.image_access import Named
-from bpals.types import OUTCOME, JudgeCard, Notice
-from bpals.store.workspace import Workspace
-import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
-from bpals.tasks.image_access import Away, Block, Films, Treat
-from bpals.errors import JudgeError
-from bpals.images.stream import Reading
-from bpals.judges.selftest import control_images
-from bpals.judges.away import Sheet, ask_block, gather
-from bpals.judges.openai import OpenAIJudge
-from bpals.judges.protocol import ChatJudge, ImageJudge
-from bpals.judges.run import Plan, Watch as Watch_run, lines
-from bpals.judges.selftest import Observed, selftest
-from bpals.judges.waiting import wait_for
-from bpals.tasks.image_access import Lightbox
-from bpals.registry import Spec, find
-from bpals.types import Film, Reply
 import os
+import platform
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from bpals.store.shards import Draw
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
 from bpals.errors import JudgeError, Stopped, UsageError, WorkspaceError
-from bpals.judges.selftest import ask_again, measure
+from bpals.images.prepare import Preparation
+from bpals.images.stream import Reading
+from bpals.judges.away import Sheet, ask_block, gather
+from bpals.judges.endpoint import Endpoint
+from bpals.judges.engine import Engine
+from bpals.judges.openai import OpenAIJudge
+from bpals.judges.pace import Pace
+from bpals.judges.protocol import ChatJudge, ImageJudge
 from bpals.judges.run import Plan, ask_controls, lines, run
+from bpals.judges.selftest import Drift, Observed, ask_again, control_images, measure, offsets, selftest
 from bpals.judges.snapshot import Snapshot, Tally
-from bpals.tasks.judge_status import end_killed
-from bpals.store.ledger.relay import for_a_run
-from bpals.tasks.image_access import Lightbox, Oddities, name_films, odd_films, open_lightbox
-from bpals.store.files import commit, packages
+from bpals.judges.waiting import wait_for
 from bpals.registry import Spec, find, parse_spec
-from bpals.types import Film, JudgeCard, Notice, Question
+from bpals.store.files import commit, packages
+from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import ledger_of, remember_ledger
+from bpals.store.ledger.relay import for_a_run
+from bpals.store.shards import Draw, Shard
+from bpals.store.workspace import Workspace, check_judge_name
+from bpals.tasks.image_access import (
+    Away,
+    Block,
+    Films,
+    Lightbox,
+    Named,
+    Oddities,
+    Treat,
+    name_films,
+    odd_films,
+    open_lightbox,
+)
+from bpals.tasks.judge_status import end_killed
+from bpals.types import OUTCOME, Film, JudgeCard, Notice, Question, Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +162,7 @@ def ended(
 
 def _offsets(ledger: Ledger, judge_id: int) -> dict[str, list[float | None]]:
     """Give the judge's answer without a film, subject by subject, where it answered both polarities."""
-    found = selftest.offsets(ledger.replies(judge_id, control=True))
+    found = offsets(ledger.replies(judge_id, control=True))
     return {subject: both for subject, both in found.items() if None not in both}
 
 
@@ -270,7 +261,7 @@ class Job:
     trial: Sequence[Film]
 
 
-def ask_away(engine: Engine, job: Job, box: Lightbox, todo: Sequence[str], watch: Watch_run) -> tuple[Tally, Away[Sheet]]:
+def ask_away(engine: Engine, job: Job, box: Lightbox, todo: Sequence[str], watch: Watch) -> tuple[Tally, Away[Sheet]]:
     """Ask about films in the workers of an engine; what comes back is written here, under the rules of any run."""
     plan = job.plan
     asked = replace(plan.pace, in_flight=max(1, plan.pace.in_flight // engine.workers))

@@ -6,19 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import polars as pl
-from bpals.tasks.audit import load_source
-from bpals.numeric import patients
+
 from bpals.errors import UsageError
 from bpals.findings import Vocabulary
+from bpals.numeric import patients
 from bpals.reviews import verdicts
 from bpals.score.pairwise import Row, Side
 from bpals.score.skill import skill
+from bpals.store.workspace import RECORD_JUDGE, RUN, Workspace
+from bpals.tasks.audit import load_source
 from bpals.tasks.score import vocabulary_of
-from bpals.store.workspace import RECORD_JUDGE
 from bpals.types import OUTCOME, Reference
-from bpals.store.workspace import RUN, Workspace
-
 
 NOT_ON_A_CARD = ("skill", "effective_weight", "counts", "sealed")
 """What an audit writes beside a judge's card."""

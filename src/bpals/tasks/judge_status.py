@@ -12,13 +12,13 @@ import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+
 from bpals.errors import UnknownName, UsageError
-from bpals.store.ledger import Ledger
 from bpals.store.features import Begun, begun
-from bpals.store.workspace import SealedJudge
-from bpals.types import OUTCOME
-from bpals.store.workspace import Workspace
+from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import is_there, ledger_of
+from bpals.store.workspace import SealedJudge, Workspace
+from bpals.types import OUTCOME
 
 
 def status_of(

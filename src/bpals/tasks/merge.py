@@ -8,37 +8,26 @@ run: an answer beats a failure, and where two parts say different things the fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-import polars as pl
-from bpals.errors import UsageError
-from bpals.tasks.judge import JudgeRun, ended
-from bpals.store.ledger.transfer import Clash
-from bpals.tasks.image_access import Named
-from bpals.store.workspace import SealedJudge, open_judge
-from bpals.types import JudgeCard
-from bpals.store.workspace import Workspace
-from collections.abc import Iterator, Sequence
-from bpals.store.files import sync_folder, write_durably
-from bpals.errors import WorkspaceError
-from bpals.store.features import FOLDER
-from bpals.text import several
-from bpals.store.features import ProbePlan, read_plan
-from bpals.types import Notice
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from bpals.store.shards import Draw
-from bpals.store.shards import Shard
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from bpals.tasks.judge import JudgeRun, seal_asked
-from bpals.store.ledger import Ledger
-from bpals.tasks.image_access import Named, films_of
-from bpals.types import Notice, Question
-from bpals.store.ledger.ledger import is_there, ledger_of, remember_ledger
 
+import polars as pl
+
+from bpals.errors import UsageError, WorkspaceError
+from bpals.store.features import FOLDER, ProbePlan, read_plan
+from bpals.store.files import sync_folder, write_durably
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.ledger import is_there, ledger_of, remember_ledger
+from bpals.store.ledger.transfer import Clash
+from bpals.store.shards import Draw, Shard
+from bpals.store.workspace import SealedJudge, Workspace, open_judge
+from bpals.tasks.image_access import Named, films_of
+from bpals.tasks.judge import JudgeRun, ended, seal_asked
+from bpals.text import several
+from bpals.types import JudgeCard, Notice, Question
 
 _RANK = "_rank"
 

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 import polars as pl
-from bpals.errors import UsageError
+
+from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.findings import Group, Vocabulary
-from bpals.text import several
+from bpals.judges.record import RecordJudge, fold_of
+from bpals.numeric import patients
 from bpals.reviews import verdicts
 from bpals.reviews.verdicts import load_many
-from bpals.types import Dataset, Notice, Reference, Reviews
-from collections.abc import Sequence
-import numpy as np
-from bpals.numeric import patients
-from bpals.errors import UnknownName, UsageError, WorkspaceError
-from bpals.judges.record import fold_of
-from bpals.judges.record import RecordJudge
 from bpals.score.skill import Scores, Yardstick
-from bpals.store.workspace import SealedFilms, open_films
-from bpals.store.workspace import ALL_JUDGES, RECORD_JUDGE, SealedJudge
 from bpals.signal.devices import Asked, read_devices
 from bpals.signal.filmchecks import read_checks
 from bpals.signal.pairs import Matrix
 from bpals.signal.soundness import sound
 from bpals.signal.trust import Signal
 from bpals.signal.voices import Ints, Measure, Panel, hear
-from bpals.types import Dataset, JudgeCard, Notice, Reference
-from bpals.store.workspace import Workspace
-
+from bpals.store.workspace import ALL_JUDGES, RECORD_JUDGE, SealedFilms, SealedJudge, Workspace, open_films
+from bpals.text import several
+from bpals.types import Dataset, JudgeCard, Notice, Reference, Reviews
 
 _PAIR = ["image_id", "finding"]
 

@@ -8,52 +8,41 @@ anew. Here alone among the image judges the claims are read: the probe is told t
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
-import numpy as np
-import polars as pl
-from threadpoolctl import threadpool_limits
-from bpals.numeric import patients
-from bpals.errors import WorkspaceError
-from bpals.store.features import FeatureCache
-from bpals.images.defects import Copies, looked_at_copies
-from bpals.images.checks import CHECKS, ONE_GREY, Checked, Gallery, check, one_grey, refused_films
-from bpals.images.defects import FEWEST, SAMPLE, Sample
-from bpals.images.ocr import Lettered, spelt
-from bpals.images.stream import THUMBNAIL_PX, Look
-from bpals.images.collection import Shelf
-from bpals.judges.record import fold_of
-from bpals.text import several
-from bpals.store.workspace import SealedFilms, open_films, seal_films, summary
-from bpals.types import FILM_CHECKS, Notice
-from bpals.store.workspace import Workspace
 import contextlib
+import hashlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from bpals.tasks.audit import load_source
-from bpals.tasks.image_access import LookingAway
-from bpals.store.files import only_one_in, parquet, sha256
+from typing import Any
+
+import numpy as np
+import polars as pl
+from threadpoolctl import threadpool_limits
+
 from bpals.errors import UsageError, WorkspaceError
-from bpals.images.stream import Look, Looking, looked
-from bpals.tasks.judge import Order
-from bpals.tasks.judge import JudgeRun, ended
+from bpals.images.checks import CHECKS, ONE_GREY, Checked, Gallery, check, one_grey, refused_films
+from bpals.images.collection import Shelf
+from bpals.images.defects import FEWEST, SAMPLE, Copies, Sample, looked_at_copies
+from bpals.images.ocr import Lettered, spelt
+from bpals.images.stream import THUMBNAIL_PX, Look, Looking, looked
 from bpals.judges.backbone import Backbone, open_backbone
 from bpals.judges.linear_probe import ProbeJudge, without_patients
+from bpals.judges.record import fold_of
 from bpals.judges.snapshot import Snapshot, State, Tally
-from bpals.tasks.judge import refuse_taken, slug
-from bpals.tasks.image_access import FILMS_A_WORKER, Lightbox, Named, name_films, odd_films, open_lightbox
-from bpals.store.features import ProbePlan, films_in, read_plan
+from bpals.numeric import patients
 from bpals.registry import parse_spec
-from bpals.store.workspace import SealedJudge
-from bpals.types import KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
-
+from bpals.store.features import FeatureCache, ProbePlan, films_in, read_plan
+from bpals.store.files import only_one_in, parquet, sha256
+from bpals.store.workspace import SealedFilms, SealedJudge, Workspace, open_films, seal_films, summary
+from bpals.tasks.audit import load_source
+from bpals.tasks.image_access import FILMS_A_WORKER, Lightbox, LookingAway, Named, name_films, odd_films, open_lightbox
+from bpals.tasks.judge import JudgeRun, Order, ended, refuse_taken, slug
+from bpals.text import several
+from bpals.types import FILM_CHECKS, KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
 
 FOLDS = 5
 RULE = 2

@@ -16,20 +16,21 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
 import polars as pl
-from bpals.store.files import parquet, sync_folder, write_durably
+
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import fold
 from bpals.reviews import verdicts
 from bpals.reviews.verdicts import Files, load_many
-from bpals.tasks.score import vocabulary_of
 from bpals.signal.planning import READS, reads_for, widths
 from bpals.signal.rates import Rating, rates
 from bpals.signal.strata import STRATIFIED, draw, reading_list, stratify
+from bpals.store.files import parquet, sync_folder, write_durably
+from bpals.store.workspace import Sealed, Workspace
+from bpals.tasks.score import vocabulary_of
 from bpals.types import REVIEWS, Notice, Reviews
 from bpals.version import VERSION
-from bpals.store.workspace import Sealed, Workspace
-
 
 PLAN = "rate-plan.parquet"
 """The key of the reading lists, in the workspace: every claim with its stratum, and what was drawn."""

@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
 import polars as pl
-from bpals.text import several
-from bpals.room.desk.study import Study
+
 from bpals.reviews import verdicts
 from bpals.reviews.verdicts import Files, load_many
-from bpals.tasks.score import vocabulary_of
+from bpals.room.desk.study import Study
 from bpals.signal import queue
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
-from bpals.types import Notice, Reviews
 from bpals.store.workspace import Workspace
-
+from bpals.tasks.score import vocabulary_of
+from bpals.text import several
+from bpals.types import Notice, Reviews
 
 CASES = pl.Schema(
     {

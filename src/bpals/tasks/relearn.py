@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
 import polars as pl
+
+from bpals.errors import WorkspaceError
+from bpals.room.desk.study import Study
+from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks import run_record
 from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, load_source, weigh
-from bpals.errors import WorkspaceError
-from bpals.tasks.panel import Experts, load_experts
-from bpals.tasks.panel import choose
+from bpals.tasks.panel import Experts, choose, load_experts
 from bpals.tasks.reading_list import draw_cases
-from bpals.room.desk.study import Study
 from bpals.tasks.run_record import SIGNAL
 from bpals.types import Dataset, Notice, Reviews, judgments_schema
-from bpals.store.workspace import Sealed, Workspace
-
 
 FIRST = 500
 """The part of the queue whose change is counted."""

@@ -15,28 +15,26 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
 import polars as pl
-from bpals.store.files import sha256, sync_folder, write_durably
+
 from bpals.errors import TruthError, UnknownName, UsageError
+from bpals.findings import Vocabulary
 from bpals.images import prepare
 from bpals.images.collection import Shelf, open_shelf
-from bpals.findings import Vocabulary
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.relay import Work, have_done, is_served
-from bpals.tasks.image_access import LISTING
-from bpals.text import several
-from bpals.reviews import coco, dicom_sr, fiftyone, exchange, labelstudio, flat
-from bpals.reviews.exchange import Films, Found, Written, loaded, table_of
-from bpals.reviews.exchange import KEPT, add_reviews, all_reviews, identified
-from bpals.reviews import verdicts
+from bpals.reviews import coco, dicom_sr, exchange, fiftyone, flat, labelstudio, verdicts
+from bpals.reviews.exchange import KEPT, Films, Found, Written, add_reviews, all_reviews, identified, loaded, table_of
 from bpals.reviews.verdicts import every_read, named
-from bpals.tasks.score import vocabulary_of
-from bpals.store.tables import open_table, read_bytes
-from bpals.store.tables import TableWords
-from bpals.types import Notice, Refusal
-from bpals.store.workspace import Sealed, Workspace
+from bpals.store.files import sha256, sync_folder, write_durably
+from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import is_there, ledger_of, open_ledger
-
+from bpals.store.ledger.relay import Work, have_done, is_served
+from bpals.store.tables import TableWords, open_table, read_bytes
+from bpals.store.workspace import Sealed, Workspace
+from bpals.tasks.image_access import LISTING
+from bpals.tasks.score import vocabulary_of
+from bpals.text import several
+from bpals.types import Notice, Refusal
 
 FORMATS = ("csv", "parquet", "label-studio", "fiftyone", "coco", "dicom-sr")
 WRITERS: Mapping[str, Callable[[pl.DataFrame, Films], Written]] = {

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+
 import polars as pl
+
 from bpals.errors import WorkspaceError
-from bpals.tasks.panel import Experts
-from bpals.text import several
-from bpals.store.files import commit, packages
 from bpals.signal.calibrate import ENOUGH_ERRORS
 from bpals.signal.trust import Signal
+from bpals.store.files import commit, packages
+from bpals.store.workspace import Workspace
+from bpals.tasks.panel import Experts
+from bpals.text import several
 from bpals.types import Dataset, Notice, Reference, Reviews
 from bpals.version import VERSION
-from bpals.store.workspace import Workspace
-
 
 SIGNAL = "signal.parquet"
 """The table whose hash names a version of the signal."""

@@ -10,35 +10,29 @@ card.notes          what was left out, counted
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-import polars as pl
-from bpals.findings import Group
-from bpals.text import several
-from bpals.score.pairwise import called
-from bpals.score.opinions import Audited, opinions
-from bpals.score.intervals import Resampling
-from bpals.reviews.agreement import Bootstrap, Row, against_the_others, among, between, majority, side_by_side
-from bpals.types import Notice
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import polars as pl
+
 from bpals.errors import UsageError
-from bpals.findings import NIH, Vocabulary
+from bpals.findings import NIH, Group, Vocabulary
 from bpals.reviews import verdicts
-from bpals.score.scorecard import boxed_trust
-from bpals.score.opinions import Audited, about
+from bpals.reviews.agreement import Bootstrap, Row, against_the_others, among, between, majority, side_by_side
+from bpals.score.intervals import Resampling
+from bpals.score.opinions import Audited, about, opinions
+from bpals.score.pairwise import called
 from bpals.score.readers import readers as score_readers
-from bpals.score.scorecard import Row as Row_scorecard
+from bpals.score.scorecard import boxed_trust
 from bpals.score.scorecard import scorecard as score_pairs
-from bpals.store.workspace import RECORD_JUDGE
 from bpals.sources import nih
+from bpals.store.workspace import RECORD_JUDGE, Sealed, Workspace
+from bpals.text import several
 from bpals.types import Notice, Reference, Reviews
 from bpals.version import VERSION
-from bpals.store.workspace import Sealed, Workspace
-
 
 LABEL = "label"
 SIGNAL = "bpals"
@@ -145,15 +139,15 @@ Progress = Callable[[str, float], None]
 class Scorecard:
     """How well a signal finds the labels that experts reject."""
 
-    rows: list[Row_scorecard] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     """One row a reference, finding, kind of claim and method."""
-    boxes: list[Row_scorecard] = field(default_factory=list)
+    boxes: list[Row] = field(default_factory=list)
     """The trust of boxed presences against other presences, one row a finding."""
-    readers: list[Row_scorecard] = field(default_factory=list)
+    readers: list[Row] = field(default_factory=list)
     """Single readers beside the signal, one row a finding and reader."""
-    agreement: list[Row_scorecard] = field(default_factory=list)
+    agreement: list[Row] = field(default_factory=list)
     """Readers together, one row a finding; then two beside each other, one row a `first`, `second` and finding."""
-    reliability: list[Row_scorecard] = field(default_factory=list)
+    reliability: list[Row] = field(default_factory=list)
     """One curve a reference and finding."""
     notes: list[Notice] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -215,7 +209,7 @@ def scorecard(  # noqa: PLR0913  an option of the command is a parameter
     return card
 
 
-def _score(card: Scorecard, key: Row_scorecard, reference: Reference, means: tuple[Audited, Resampling, Progress]) -> None:
+def _score(card: Scorecard, key: Row, reference: Reference, means: tuple[Audited, Resampling, Progress]) -> None:
     """Add the rows of one reference."""
     audited, resampling, progress = means
     name = str(key["reference"])

@@ -20,43 +20,36 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
 import polars as pl
 from fastapi import FastAPI
-from bpals.tasks import review_files
-from bpals.reviews.ledger_reads import blind_reads
+
 from bpals.errors import UsageError
-from bpals.images.rendition import Renditions
-from bpals.images.collection import Shelf, open_shelf
 from bpals.findings import Vocabulary
-from bpals.store.ledger import Ledger, old_sqlite
-from bpals.store.ledger.relay import is_served, serving
-from bpals.tasks.image_access import LISTING
-from bpals.reviews.ledger_reads import reads_of
-from bpals.tasks.reading_list import draw_cases
-from bpals.tasks.relearn import Lesson, Taught, teach
-from bpals.room.background import Aside
-from bpals.room.background import Learner, Steps
-from bpals.room.background import NoticeBoard, Numbers
-from bpals.room.room import IMAGES, JUDGMENTS, SIGNAL, CaseFile, Tables
-from bpals.store.ledger.log import Checked, Head, check
+from bpals.images.collection import Shelf, open_shelf
+from bpals.images.rendition import Renditions
+from bpals.reviews.ledger_reads import blind_reads, reads_of
+from bpals.room.background import Aside, Learner, NoticeBoard, Numbers, Steps
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import default_study, load_study
-from bpals.room.people.accounts import ACTS
-from bpals.room.people.accounts import AccountCard, Accounts
+from bpals.room.people.accounts import ACTS, AccountCard, Accounts, RelayedAccounts
 from bpals.room.people.oidc import Provider, invitation_of, load_oidc
-from bpals.room.people.accounts import RelayedAccounts
-from bpals.room.people.sessions import NEVER, read_secret
-from bpals.room.people.sessions import Sessions
-from bpals.room.room import PatientFilm, Revealed, Room, Settings
+from bpals.room.people.sessions import NEVER, Sessions, read_secret
+from bpals.room.room import IMAGES, JUDGMENTS, SIGNAL, CaseFile, PatientFilm, Revealed, Room, Settings, Tables
 from bpals.room.web.app import create_app
-from bpals.room.web.server import Binding, check_binding, is_loopback
-from bpals.room.web.server import make_server
+from bpals.room.web.server import Binding, check_binding, is_loopback, make_server
+from bpals.store.ledger import Ledger, old_sqlite
+from bpals.store.ledger.ledger import is_there, ledger_of, open_ledger
+from bpals.store.ledger.log import Checked, Head, check
+from bpals.store.ledger.relay import is_served, serving
+from bpals.store.workspace import Workspace
+from bpals.tasks import review_files
+from bpals.tasks.image_access import LISTING
+from bpals.tasks.reading_list import draw_cases
+from bpals.tasks.relearn import Lesson, Taught, teach
 from bpals.tasks.score import vocabulary_of
 from bpals.tasks.study_progress import Question, answer, gather
 from bpals.types import Notice, Reviews
-from bpals.store.workspace import Workspace
-from bpals.store.ledger.ledger import is_there, ledger_of, open_ledger
-
 
 KEPT_SAFE = "room.secret"
 """The file of the installation's secret, mode 0600, in the workspace."""

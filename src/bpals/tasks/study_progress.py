@@ -27,37 +27,35 @@ told = progress("audit", gather(desk), study)         of one that is open
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import Any
-import polars as pl
-from bpals.reviews.ledger_reads import voting
-from bpals.numeric import patients
-from bpals.room.desk.study import Study
-from bpals.reviews.agreement import DEFINITE, MEAN, Bootstrap, among, between, side_by_side
-from bpals.types import Reviews
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import polars as pl
 from sqlalchemy import Connection, select
-from bpals.reviews.ledger_reads import blind_reads
+
 from bpals.errors import TruthError, UnknownName
 from bpals.images.collection import open_shelf
-from bpals.store.ledger.schema import CASE, DRAWN, STUDY
-from bpals.tasks.image_access import LISTING
-from bpals.text import several
-from bpals.tasks.rate import rate
-from bpals.tasks.relearn import lessons_of
-from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
+from bpals.numeric import patients
+from bpals.reviews.agreement import DEFINITE, MEAN, Bootstrap, among, between, side_by_side
+from bpals.reviews.ledger_reads import blind_reads, voting
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import Study, default_study
-from bpals.tasks.score import vocabulary_of
 from bpals.signal import fairsample
 from bpals.signal.clusters import design_effect, widened
 from bpals.signal.fairsample import fair_sample
-from bpals.types import REVIEWS, Notice
-from bpals.store.workspace import Sealed, Workspace
 from bpals.store.ledger.ledger import open_ledger
-
+from bpals.store.ledger.schema import CASE, DRAWN, STUDY
+from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
+from bpals.store.workspace import Sealed, Workspace
+from bpals.tasks.image_access import LISTING
+from bpals.tasks.rate import rate
+from bpals.tasks.relearn import lessons_of
+from bpals.tasks.score import vocabulary_of
+from bpals.text import several
+from bpals.types import REVIEWS, Notice, Reviews
 
 ALL = "all findings"
 EVERYONE = "all readers"
@@ -198,7 +196,9 @@ def within_readers(reviews: pl.DataFrame, images: pl.DataFrame) -> list[dict[str
 def against_consensus(reads: pl.DataFrame, consensus: pl.DataFrame, images: pl.DataFrame) -> list[dict[str, Any]]:
     """Set each reader beside what several readers came to."""
     several = consensus.filter(pl.col("readers") > 1, pl.col("verdict").is_not_null())
-    agreed = several.select(*_PAIR, "verdict", reader=pl.lit(CONSENSUS_READER)).unique(_PAIR, keep="last", maintain_order=True)
+    agreed = several.select(*_PAIR, "verdict", reader=pl.lit(CONSENSUS_READER)).unique(
+        _PAIR, keep="last", maintain_order=True
+    )
     return _pooled(side_by_side(one_each(reads), agreed), images)
 
 

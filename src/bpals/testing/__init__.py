@@ -8,10 +8,18 @@
 What is wrong is said in one line, by raising ContractBroken.
 """
 
-from bpals.testing.image_judges import tiny_film
-from bpals.testing.image_judges import check_image_judge
+from bpals.testing.contracts import (
+    check_judgments,
+    check_record_judge,
+    check_signal,
+    check_source,
+    flipped,
+    moved,
+    sample_claims,
+    tiny_dataset,
+)
 from bpals.testing.fakes import skilled
-from bpals.testing.contracts import check_judgments, check_record_judge, check_signal, check_source, flipped, moved, sample_claims, tiny_dataset
+from bpals.testing.image_judges import check_image_judge, tiny_film
 
 __all__ = [
     "check_image_judge",

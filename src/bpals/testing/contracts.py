@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Protocol
+
 import numpy as np
 import polars as pl
+
 from bpals.errors import ContractBroken
 from bpals.findings import Vocabulary
 from bpals.types import IMAGES, Dataset, claims_schema, judgments_schema, signal_schema
-
 
 PAIR = ["image_id", "finding"]
 ANSWER = ["outcome", "p_present", "p_low", "p_high"]

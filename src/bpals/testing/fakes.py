@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 import polars as pl
-from bpals.types import REVIEWS
-from statistics import NormalDist
+
 from bpals.errors import UsageError
 from bpals.findings import Vocabulary
-from bpals.types import answers_schema
-
+from bpals.types import REVIEWS, answers_schema
 
 FINDINGS = {"Effusion": (0.3, 1.6), "Mass": (0.08, 2.4)}
 """Finding -> how often it is there, and how far apart the judge sees films with and without it."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
-from hashlib import sha256
-import numpy as np
-from PIL import Image
-from bpals.types import Film
 import asyncio
+import io
 import json
 import math
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Protocol, get_args
+
+import numpy as np
+from PIL import Image
+
 from bpals.errors import BpalsError, ContractBroken
 from bpals.findings import NIH, Vocabulary
 from bpals.types import Film, JudgeCard, Outcome, Polarity, Question, Reply, Trained

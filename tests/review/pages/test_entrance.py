@@ -9,8 +9,7 @@ import pytest
 import webroom
 
 import bpals.room
-from bpals.room.desk.study import FREE_KEYS
-from bpals.room.desk.study import TOOL_CHARACTERS, TOOLS, key_table
+from bpals.room.desk.study import FREE_KEYS, TOOL_CHARACTERS, TOOLS, key_table
 
 STATIC = Path(bpals.room.web.__file__).parent / "static"
 

@@ -10,4 +10,3 @@ settling.py      when all have read a case                adjudication.py, discu
 consensus.py     what the reads come to                   counts.py    how far a study is
 testimony.py     what was said, for good                  chain.py     the log, hashed
 """
-

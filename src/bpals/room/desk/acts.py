@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from sqlalchemy import Row, bindparam, func, literal, select, update
-from bpals.errors import NotNow
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import DRAWN, READING, STUDY
-from bpals.store.ledger.schema import now
-from bpals.text import several
-from bpals.room.desk import readings
-from bpals.room.desk.readings import Answer, Spent
-from bpals.room.desk.assignment import finish_blind
-from bpals.room.desk.readings import check_answer, check_reason, check_spent, complete
-from bpals.room.desk.settling import settle
-from bpals.room.desk.readings import Request, Sitting
-from bpals.store.ledger.verdicts import store_reviews
-from bpals.room.desk.readings import Saved
 
+from sqlalchemy import Row, bindparam, func, literal, select, update
+
+from bpals.errors import NotNow
+from bpals.room.desk import readings
+from bpals.room.desk.assignment import finish_blind
+from bpals.room.desk.readings import (
+    Answer,
+    Request,
+    Saved,
+    Sitting,
+    Spent,
+    check_answer,
+    check_reason,
+    check_spent,
+    complete,
+)
+from bpals.room.desk.settling import settle
+from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.schema import DRAWN, READING, STUDY, now
+from bpals.store.ledger.verdicts import store_reviews
+from bpals.text import several
 
 _INCLUSION = Ready(select(DRAWN.c.finding, DRAWN.c.inclusion).where(DRAWN.c.case_id == bindparam("of_case")))
 _OTHERS_LOCKED = Ready(

@@ -6,24 +6,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from sqlalchemy import Row, bindparam, select
-from bpals.errors import NotNow, NotYours, Refused, StaleVersion
-from bpals.store.ledger.schema import CASE, HOW, READING
-from bpals.store.ledger.schema import now
-from bpals.room.desk.readings import Box
-from bpals.room.desk.assignment import shuffled
-from bpals.room.desk.readings import check_text, complete_verdicts
-from bpals.store.ledger.log import canonical
-from bpals.room.desk.settling import CaseReads, majority, reads_of, set_stage
-from bpals.room.desk.readings import Request, Sitting
-from bpals.store.ledger.verdicts import store_adjudications
-from bpals.room.desk.readings import Disagreement, Dispute, Opinion, Saved
-from bpals.errors import NotNow, NotYours, StaleVersion
-from bpals.store.ledger.schema import CASE, READING, REVIEW
-from bpals.room.desk.settling import CaseReads, majority, reads_of, record, set_stage
-from bpals.store.ledger.verdicts import store_reviews
-from bpals.room.desk.readings import Disagreement, Saved
 
+from sqlalchemy import Row, bindparam, select
+
+from bpals.errors import NotNow, NotYours, Refused, StaleVersion
+from bpals.room.desk.assignment import shuffled
+from bpals.room.desk.readings import (
+    Box,
+    Disagreement,
+    Dispute,
+    Opinion,
+    Request,
+    Saved,
+    Sitting,
+    check_text,
+    complete_verdicts,
+)
+from bpals.room.desk.settling import CaseReads, majority, reads_of, record, set_stage
+from bpals.store.ledger.log import canonical
+from bpals.store.ledger.schema import CASE, HOW, READING, REVIEW, now
+from bpals.store.ledger.verdicts import store_adjudications, store_reviews
 
 MOST_CASES = 2**63
 """A database keeps no larger number."""

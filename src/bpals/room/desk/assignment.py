@@ -6,37 +6,23 @@ the seed of the study. A lease ends by the database's clock: the case goes back,
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 import hashlib
 import secrets
-from typing import Any
-from sqlalchemy import Row, and_, bindparam, exists, func, insert, literal, or_, select
-from bpals.errors import ContractBroken
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import CASE, READING
-from bpals.room.desk import readings
-from bpals.room.desk.readings import Answer
-from bpals.room.desk.readings import STILL_OPEN, WHOLE
-from bpals.room.desk.settling import settle
-from bpals.room.desk.readings import Sitting
-from bpals.room.desk.study import Study
-from sqlalchemy import exists, literal, select
-from bpals.room.desk.readings import WhyNone
-from collections.abc import Iterator, Mapping, Sequence
-import polars as pl
-from sqlalchemy import exists, func, insert, literal, select, update
-from bpals.errors import UnknownName, UsageError
-from bpals.store.ledger.schema import BATCH, CASE, DRAWN, READING
-from bpals.store.ledger.schema import now
-from bpals.store.ledger.backend import insert_new
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from sqlalchemy import Row, bindparam, select
-from bpals.errors import NotNow
-from bpals.store.ledger.schema import READING, REVIEW
-from bpals.room.desk.readings import Answer, Verdict
-from bpals.room.desk.readings import BlindRead, PastReading, Saved
+from typing import Any
 
+import polars as pl
+from sqlalchemy import Row, and_, bindparam, exists, func, insert, literal, or_, select, update
+
+from bpals.errors import ContractBroken, NotNow, UnknownName, UsageError
+from bpals.room.desk import readings
+from bpals.room.desk.readings import STILL_OPEN, WHOLE, Answer, BlindRead, PastReading, Saved, Sitting, Verdict, WhyNone
+from bpals.room.desk.settling import settle
+from bpals.room.desk.study import Study
+from bpals.store.ledger.backend import Ready, insert_new
+from bpals.store.ledger.schema import BATCH, CASE, DRAWN, READING, REVIEW, now
 
 BELIEVED_S = 10.0
 """How long it is believed that the batches before have nothing: a case that is given back waits at most so long."""

@@ -12,23 +12,32 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
+
 import polars as pl
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
-from bpals.errors import NotNow, UsageError
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import CASE, STUDY
-from bpals.store.ledger.schema import now
-from bpals.room.desk import acts, adjudication, assignment, readings; from bpals.store.ledger import log, verdicts as verdicts_module
-from bpals.room.desk.study import Account
-from bpals.room.desk.readings import Answer, Spent
-from bpals.room.desk.readings import Counts, count
-from bpals.room.desk.assignment import why_none
-from bpals.room.desk.assignment import Floors
-from bpals.room.desk.readings import Request, Sitting
-from bpals.room.desk.study import Study, differences
-from bpals.room.desk.readings import BlindRead, Disagreement, Handed, PastReading, ReadingView, Saved
 
+from bpals.errors import NotNow, UsageError
+from bpals.room.desk import acts, adjudication, assignment, readings
+from bpals.room.desk.assignment import Floors, why_none
+from bpals.room.desk.readings import (
+    Answer,
+    BlindRead,
+    Counts,
+    Disagreement,
+    Handed,
+    PastReading,
+    ReadingView,
+    Request,
+    Saved,
+    Sitting,
+    Spent,
+    count,
+)
+from bpals.room.desk.study import Account, Study, differences
+from bpals.store.ledger import Ledger, log
+from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.schema import CASE, STUDY, now
+from bpals.store.ledger.verdicts import Rules, consensus, reviews
 
 _Given = TypeVar("_Given")
 _COUNT_S = 30.0
@@ -232,12 +241,12 @@ class Desk:
 
     def consensus(self) -> pl.DataFrame:
         """Give the verdict of every pair that has all its reads: `consensus.CONSENSUS`."""
-        rules = verdicts_module.Rules(self.study.asks, self.study.reveal)
-        return self.ledger.look(lambda connection: verdicts_module.consensus(connection, self.study_id, rules))
+        rules = Rules(self.study.asks, self.study.reveal)
+        return self.ledger.look(lambda connection: consensus(connection, self.study_id, rules))
 
     def reviews(self) -> pl.DataFrame:
         """Give every review, and whether it stands: `consensus.REVIEW_COLUMNS`."""
-        return self.ledger.look(lambda connection: verdicts_module.reviews(connection, self.study_id))
+        return self.ledger.look(lambda connection: reviews(connection, self.study_id))
 
     def counts(self) -> Counts:
         """Count cases, readings and what is open."""

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
-from dataclasses import dataclass, field
-import math
-from collections.abc import Collection, Mapping
-from typing import Any
-from bpals.errors import Refused
-from bpals.store.ledger.schema import VERDICTS
-from bpals.room.desk.study import Unmarked
-import hashlib
-from dataclasses import dataclass
-from sqlalchemy import Connection, select
-from bpals.store.ledger.schema import DRAWN
-from bpals.store.ledger.log import Log, ROOM, recall
-from bpals.room.desk.study import Account
-from bpals.room.desk.study import Study
-import functools
-from collections.abc import Mapping, Sequence
-from sqlalchemy import Row, bindparam, literal_column, select, update
-from bpals.errors import NotYours, StaleVersion
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import CASE, READING
-from sqlalchemy import Connection, func, select
-from bpals.store.ledger.schema import ACCOUNT, CASE, READING, REVIEW
 
+from sqlalchemy import Connection, Row, bindparam, func, literal_column, select, update
+
+from bpals.errors import NotYours, Refused, StaleVersion
+from bpals.room.desk.study import Account, Study, Unmarked
+from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.log import ROOM, Log, recall
+from bpals.store.ledger.schema import ACCOUNT, CASE, DRAWN, READING, REVIEW, VERDICTS
 
 Verdict = Literal["present", "absent", "uncertain", "unreadable"]
 Quality = Literal["good", "limited", "unreadable"]

@@ -6,17 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from sqlalchemy import Row, bindparam, literal, select, update
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import ADJUDICATION, CASE, READING, REVIEW
-from bpals.store.ledger.schema import now
-from bpals.room.desk import readings
-from bpals.room.desk.readings import Verdict
-from bpals.store.ledger.log import canonical
-from bpals.room.desk.readings import WHOLE
-from bpals.room.desk.readings import Sitting
-from bpals.store.ledger.verdicts import store_adjudications
 
+from sqlalchemy import Row, bindparam, literal, select, update
+
+from bpals.room.desk import readings
+from bpals.room.desk.readings import WHOLE, Sitting, Verdict
+from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.log import canonical
+from bpals.store.ledger.schema import ADJUDICATION, CASE, READING, REVIEW, now
+from bpals.store.ledger.verdicts import store_adjudications
 
 _CASE = Ready(select(CASE).where(CASE.c.case_id == bindparam("of_case")))
 _READERS = Ready(

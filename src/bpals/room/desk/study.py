@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from collections.abc import Mapping, Sequence
-from bpals.errors import UsageError
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
+
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary
-from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

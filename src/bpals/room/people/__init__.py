@@ -1,2 +1,1 @@
 """People: who may enter, how they prove it, and for how long."""
-

@@ -11,24 +11,20 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable
-import pyotp
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
+
+import pyotp
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
+
 from bpals.errors import UnknownName, UsageError
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.schema import ACCOUNT, LINK, ROLES, SESSION
-from bpals.store.ledger.schema import now
-from bpals.store.ledger import log
 from bpals.room.desk.study import Account, Role
 from bpals.room.people.passwords import Passwords, objection
-import uuid
-from typing import Any
+from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.relay import Work, have_done
-from bpals.room.desk.study import Account
-
+from bpals.store.ledger.schema import ACCOUNT, LINK, ROLES, SESSION, now
 
 TOKEN_BYTES = 32
 

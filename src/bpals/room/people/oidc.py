@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
 import httpx
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
-from bpals.errors import UnknownName, UsageError
 
+from bpals.errors import UnknownName, UsageError
 
 FLOW_S = 600
 """How long one may take at the provider."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import unicodedata
+
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-
 
 COMMON = frozenset(
     """

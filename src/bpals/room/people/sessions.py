@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from pathlib import Path
-from bpals.store.files import sync_folder
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from bpals.room.desk.study import Account
+from bpals.room.people.accounts import hashed, new_token
+from bpals.store.files import sync_folder
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.schema import ACCOUNT, SESSION
-from bpals.room.desk.study import Account
-from bpals.room.people.accounts import hashed, new_token
-
 
 SECRET_BYTES = 32
 OWNER_ONLY = 0o600

@@ -1,2 +1,1 @@
 """The web: the application that browsers speak to, its rules, routes and pages."""
-

@@ -8,20 +8,24 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+
 from bpals.errors import ContractBroken, NotNow, NotYours, Refused, RoomError, StaleVersion, UsageError, WorkspaceError
 from bpals.room.desk.readings import ReadingView
 from bpals.room.room import Room
-from bpals.room.web import server
-from bpals.room.web.guard import pass_door
-from bpals.room.web.guard import Guard
-from bpals.room.web.guard import missing_headers
+from bpals.room.web import entrance, pages, routes, server
+from bpals.room.web.guard import (
+    NOT_FOUND,
+    RULES,
+    Declined,
+    Guard,
+    Problem,
+    missing_headers,
+    pass_door,
+    problem_response,
+)
 from bpals.room.web.pages import Pages
 from bpals.room.web.payloads import disagreement_payload, reading_payload
-from bpals.room.web.guard import NOT_FOUND, Declined, Problem, problem_response
-from bpals.room.web import routes as routes_module, entrance, pages
 from bpals.room.web.routes import PROJECTORS
-from bpals.room.web.guard import RULES
-
 
 INVALID = Problem(status=422, code="invalid", message="Some field is missing, too long, of another kind, or unknown.")
 OUT_OF_ORDER = Problem(
@@ -46,8 +50,8 @@ def create_app(room: Room) -> FastAPI:
     app.state.pages = Pages(room.settings)
     app.state.entrance = entrance.Entrance()
     app.state.projectors = CapacityLimiter(PROJECTORS)
-    for routes in (pages, entrance, routes_module, routes_module, routes_module, entrance):
-        for route in routes.router.routes:
+    for router in (pages.router, entrance.router, routes.router, entrance.office_router):
+        for route in router.routes:
             if isinstance(route, APIRoute):
                 app.add_api_route(route.path, route.endpoint, methods=sorted(route.methods or ()))
     check_rules(app)

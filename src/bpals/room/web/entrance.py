@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
+
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
-from bpals.text import several
+
 from bpals.room.desk.study import Account
+from bpals.room.people.accounts import AccountCard
 from bpals.room.people.oidc import FLOW_S, OidcFailed, Provider
 from bpals.room.people.sessions import Throttle
 from bpals.room.room import Room
 from bpals.room.web import server
-from bpals.room.web.payloads import LoginBody, NextBody, OidcReturnBody, PasswordBody, TokenBody
-from bpals.room.web.guard import Me, TheRoom, token_of
-from bpals.room.web.guard import NOT_FOUND, Declined, Problem
-from bpals.room.web.guard import PAGES_AFTER_LOGIN, first_page
-from dataclasses import asdict
-from typing import Annotated, Any, Literal
-from fastapi import APIRouter, Path, Query, Request
-from bpals.room.people.accounts import AccountCard
-from bpals.room.web.payloads import AccountBody, NewAccountBody
-from bpals.room.web.guard import NOT_FOUND, Declined
-
+from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, Problem, TheRoom, first_page, token_of
+from bpals.room.web.payloads import (
+    AccountBody,
+    LoginBody,
+    NewAccountBody,
+    NextBody,
+    OidcReturnBody,
+    PasswordBody,
+    TokenBody,
+)
+from bpals.text import several
 
 router = APIRouter()
 

@@ -6,27 +6,25 @@ A request must name this room as its host. One that changes something must come 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from html import escape
-from typing import Any
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
-from bpals.room.desk.study import Account
-from bpals.room.desk.study import Study
 import asyncio
 import json
 import secrets
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from bpals.room.room import Settings
-from bpals.room.web import server
-from typing import Annotated
-from fastapi import Depends, Request as Request_imported
-from starlette.concurrency import run_in_threadpool
-from bpals.room.room import Room
 
+from fastapi import Depends
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bpals.room.desk.study import Account, Study
+from bpals.room.room import Room, Settings
+from bpals.room.web import server
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -356,7 +354,7 @@ UNKNOWN_QUERY = Problem(status=422, code="invalid", message="The address asks fo
 LONGEST_TOKEN = 200
 
 
-async def pass_door(request: Request_imported) -> None:
+async def pass_door(request: Request) -> None:
     """Let a request in as its account, or decline it."""
     path = request.scope["route"].path
     allowed = RULES[request.method, path]
@@ -373,7 +371,7 @@ async def pass_door(request: Request_imported) -> None:
         raise Declined(NOT_ALLOWED)
 
 
-async def who(request: Request_imported) -> Account | None:
+async def who(request: Request) -> Account | None:
     """Give the account whose session the request carries."""
     token = token_of(request)
     if token is None:
@@ -388,20 +386,20 @@ async def who(request: Request_imported) -> Account | None:
     return account
 
 
-def token_of(request: Request_imported) -> str | None:
+def token_of(request: Request) -> str | None:
     """Give the token in the cookie, if there is one that could be ours."""
     room: Room = request.app.state.room
     token = request.cookies.get(room.settings.cookie)
     return token if token and len(token) <= LONGEST_TOKEN else None
 
 
-async def the_account(request: Request_imported) -> Account:
+async def the_account(request: Request) -> Account:
     """Give the account that passed the door."""
     account: Account = request.state.account
     return account
 
 
-async def the_room(request: Request_imported) -> Room:
+async def the_room(request: Request) -> Room:
     """Give the room."""
     room: Room = request.app.state.room
     return room
@@ -411,7 +409,7 @@ Me = Annotated[Account, Depends(the_account)]
 TheRoom = Annotated[Room, Depends(the_room)]
 
 
-def _doubled(request: Request_imported) -> bool:
+def _doubled(request: Request) -> bool:
     return len(request.query_params.multi_items()) != len(request.query_params)
 
 

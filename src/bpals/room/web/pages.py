@@ -6,20 +6,16 @@ import hashlib
 import mimetypes
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
-from bpals.room.room import Settings
-from bpals.room.desk.study import FINDING_KEYS, TOOLS
-from typing import Annotated, Any
-from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from bpals.room.desk.study import Account
-from bpals.room.room import Room
-from bpals.room.web.guard import Me, TheRoom
-from bpals.room.web.guard import NOT_FOUND, Declined
-from bpals.room.web.guard import PAGES_AFTER_LOGIN, first_page
 
+from bpals.room.desk.study import FINDING_KEYS, TOOLS, Account
+from bpals.room.room import Room, Settings
+from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, TheRoom, first_page
 
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 

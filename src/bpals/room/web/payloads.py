@@ -5,17 +5,27 @@ No image id, label, trust, flag, file name, share drawn, or other reader's answe
 
 from __future__ import annotations
 
-from typing import Annotated
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from bpals.room.desk.study import Role
-from bpals.room.desk.readings import Answer, Box, Devices, Quality, Spent, Verdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
-from bpals.room.desk.study import Account
-from bpals.room.desk.readings import BlindRead, Disagreement, Handed, PastReading, ReadingView
-from bpals.room.room import PatientFilm, Revealed, Room
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from bpals.room.desk.readings import (
+    Answer,
+    BlindRead,
+    Box,
+    Devices,
+    Disagreement,
+    Handed,
+    PastReading,
+    Quality,
+    ReadingView,
+    Spent,
+    Verdict,
+)
+from bpals.room.desk.study import Account, Role
+from bpals.room.room import PatientFilm, Revealed, Room
 
 MOST_FINDINGS = 100
 MOST_BOXES = 200

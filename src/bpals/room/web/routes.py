@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated
-from anyio import to_thread
-from fastapi import Path, Request
-from starlette.responses import Response
-from bpals.room.room import Rendition, Room
-from bpals.room.web.guard import FILM_POLICY
-from bpals.room.web.payloads import patient_films
-from bpals.room.web.guard import NOT_FOUND, Declined, Problem
-from bpals.types import Refusal
-from typing import Any
-from fastapi import APIRouter
-from bpals.room.web.guard import Me, TheRoom
-from bpals.room.web.payloads import progress_payload
 from typing import Annotated, Any
-from fastapi import APIRouter, Path, Request
-from bpals.room.web.payloads import AdjudicationBody, RoundBody
-from bpals.room.web.payloads import disagreement_payload
-from starlette.responses import JSONResponse, Response
-from bpals.errors import NotNow
-from bpals.room.desk.study import Account
-from bpals.room.desk.readings import BlindRead, ReadingView, Saved
-from bpals.room.room import Room
-from bpals.room.web.payloads import AmendBody, DraftBody, ReadBody, StepBody
-from bpals.room.web.payloads import handed_payload, past_payload, reading_payload, revealed_payload
 
+from anyio import to_thread
+from fastapi import APIRouter, Path, Request
+from starlette.responses import JSONResponse, Response
+
+from bpals.errors import NotNow
+from bpals.room.desk.readings import BlindRead, ReadingView, Saved
+from bpals.room.desk.study import Account
+from bpals.room.room import Rendition, Room
+from bpals.room.web.guard import FILM_POLICY, NOT_FOUND, Declined, Me, Problem, TheRoom
+from bpals.room.web.payloads import (
+    AdjudicationBody,
+    AmendBody,
+    DraftBody,
+    ReadBody,
+    RoundBody,
+    StepBody,
+    disagreement_payload,
+    handed_payload,
+    past_payload,
+    patient_films,
+    progress_payload,
+    reading_payload,
+    revealed_payload,
+)
+from bpals.types import Refusal
 
 FilmNumber = Annotated[str, Path(pattern=r"^(0|[1-9][0-9]{0,3})$")]
 """Digits and nothing else: as an int, 1.0 and a blank before it would do."""

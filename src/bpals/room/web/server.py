@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+import functools
+import ipaddress
 import json
 import logging
 import traceback
-from typing import Any
-from starlette.types import Scope
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from bpals.errors import UsageError
-from bpals.room.people.accounts import AccountCard
-import asyncio
-import functools
+from typing import Any
+
 import h11
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bpals.errors import UsageError
+from bpals.room.people.accounts import AccountCard
 
 LOGGER = "bpals.room"
 QUIET = ("sqlalchemy", "PIL", "pydicom", "httpx", "httpcore", "asyncio", "multipart", "uvicorn.access")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bpals.store.ledger.answers import AskedFilm, Attempt
-from bpals.store.ledger.answers import pack, unpack
-from bpals.store.ledger.locks import old_sqlite, unfit
+from bpals.store.ledger.answers import AskedFilm, Attempt, pack, unpack
 from bpals.store.ledger.ledger import Ledger
-
+from bpals.store.ledger.locks import old_sqlite, unfit
 
 __all__ = ["AskedFilm", "Attempt", "Ledger", "old_sqlite", "pack", "unfit", "unpack"]

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import math
 import struct
 import zlib
-from bpals.types import Reply
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from bpals.errors import ContractBroken
-from bpals.store.ledger.schema import OUTCOMES
-from bpals.types import Judgment, Question, Reply
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
-from bpals.store.ledger.locks import alone
-from bpals.store.ledger.schema import ATTEMPT, FILM, JUDGMENT, OUTCOMES, REPLY, now
-import json
-from collections.abc import Iterator, Mapping, Sequence
+
 import numpy as np
 import polars as pl
-from sqlalchemy import Connection, Select, select
-from bpals.errors import UsageError
-from bpals.findings import Vocabulary
-from bpals.store.ledger.schema import FILM, JUDGE, JUDGMENT, REPLY
-from bpals.types import FILM_ANSWERS, OUTCOME, answers_schema
+from sqlalchemy import Connection, Select, Table, delete, func, insert, select, update
 
+from bpals.errors import ContractBroken, UsageError
+from bpals.findings import Vocabulary
+from bpals.store.ledger.locks import alone
+from bpals.store.ledger.schema import ATTEMPT, FILM, JUDGE, JUDGMENT, OUTCOMES, REPLY, now
+from bpals.types import FILM_ANSWERS, OUTCOME, Judgment, Question, Reply, answers_schema
 
 LONG = 256
 MOST_TOKENS = 255

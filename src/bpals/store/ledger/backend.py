@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import functools
-from collections import namedtuple
-from collections.abc import Mapping
-from typing import Any, Protocol
-from sqlalchemy import Connection, Delete, Insert, Select, Update
-from sqlalchemy.dialects import sqlite
-from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, delete, select
-from sqlalchemy.dialects.postgresql import insert
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from sqlalchemy import Connection, func, insert as insert_imported, inspect, select
-from bpals.errors import WorkspaceError, install_line
-from bpals.store.ledger.locks import OURS
-from bpals.store.ledger.schema import REVIEW_TABLES
-from bpals.store.ledger.schema import MIGRATION, TABLES, now
-from bpals.version import VERSION
 import contextlib
+import functools
 import os
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
-from sqlalchemy import Connection
-from collections.abc import Mapping, Sequence
-from typing import Any
-from sqlalchemy import Connection, Table
+
+import sqlalchemy
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Delete,
+    Insert,
+    MetaData,
+    Select,
+    Table,
+    Text,
+    Update,
+    delete,
+    func,
+    inspect,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert
+
+from bpals.errors import WorkspaceError, install_line
+from bpals.store.ledger.locks import OURS
+from bpals.store.ledger.schema import MIGRATION, REVIEW_TABLES, TABLES, now
+from bpals.version import VERSION
 
 
 class Driver(Protocol):
@@ -167,7 +175,7 @@ def make_due(connection: Connection, found: int, known: Sequence[Migration]) -> 
         if migration.number > found:
             migration.make(connection)
             row = {"number": migration.number, "name": migration.name, "bpals": VERSION, "at": now()}
-            connection.execute(insert_imported(MIGRATION).values(row))
+            connection.execute(sqlalchemy.insert(MIGRATION).values(row))
 
 
 Dialect = Literal["sqlite", "postgresql"]

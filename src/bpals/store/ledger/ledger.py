@@ -8,27 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
 import polars as pl
 from sqlalchemy import ColumnElement, Connection, Double, literal_column, select
-from bpals.errors import BpalsError, WorkspaceError
-from bpals.findings import Vocabulary
-from bpals.store.ledger import answers, transfer, runs as runs_module, runs
-from bpals.store.ledger.answers import AskedFilm, Asking, FilmRows
-from bpals.store.ledger.sqlite import Connect
-from bpals.store.ledger.sqlite import FileHome
-from bpals.store.ledger.answers import Statements, write_films
-from bpals.store.ledger.backend import Dialect, Home
-from bpals.store.ledger.locks import RUNNING
-from bpals.store.ledger.backend import MIGRATIONS, Migration
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import FILM
-from bpals.store.ledger.postgres import ServerHome
-from bpals.store.ledger.postgres import is_url, parse_url
-from bpals.types import JudgeCard, Question
-from bpals.errors import UsageError
-from bpals.store.ledger.postgres import address_of, is_url, parse_url, shown
-from bpals.store.workspace import LEDGER, Workspace
 
+from bpals.errors import BpalsError, UsageError, WorkspaceError
+from bpals.findings import Vocabulary
+from bpals.store.ledger import answers, runs, transfer
+from bpals.store.ledger.answers import AskedFilm, Asking, FilmRows, Statements, write_films
+from bpals.store.ledger.backend import MIGRATIONS, Dialect, Home, Migration, Ready
+from bpals.store.ledger.locks import RUNNING
+from bpals.store.ledger.postgres import ServerHome, address_of, is_url, parse_url, shown
+from bpals.store.ledger.schema import FILM
+from bpals.store.ledger.sqlite import Connect, FileHome
+from bpals.store.workspace import LEDGER, Workspace
+from bpals.types import JudgeCard, Question
 
 _CLOCKS = {
     "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
@@ -150,22 +144,22 @@ class Ledger:
 
     def enrol(self, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
         """Give the id of a judge; a name that is bound to another judge, other questions or data is refused."""
-        judge_id = self.change(lambda connection: runs_module.enrol(connection, card, questions, dataset))
+        judge_id = self.change(lambda connection: runs.enrol(connection, card, questions, dataset))
         # A number may be given anew once its judge, which never said anything, is forgotten.
         self._asking.pop(judge_id, None)
         return judge_id
 
     def differing(self, card: JudgeCard, questions: Sequence[Question], dataset: str) -> list[str]:
         """Say how the judge that bears a card's name here is another one; nothing where it may be enrolled."""
-        return self.look(lambda connection: runs_module.differing(connection, card, questions, dataset))
+        return self.look(lambda connection: runs.differing(connection, card, questions, dataset))
 
     def judge_id(self, name: str) -> int:
         """Give the id of the judge with a name."""
-        return self.look(lambda connection: runs_module.judge_id(connection, name, self.where))
+        return self.look(lambda connection: runs.judge_id(connection, name, self.where))
 
     def cards(self) -> list[dict[str, Any]]:
         """List who was asked here: each card with what was observed, its dataset and its number of questions."""
-        return self.look(runs_module.cards)
+        return self.look(runs.cards)
 
     def questions(self, judge_id: int) -> tuple[Question, ...]:
         """List what a judge asks of every film, in order."""
@@ -173,12 +167,12 @@ class Ledger:
 
     def note_observed(self, judge_id: int, observed: Mapping[str, object]) -> None:
         """Add to what was observed of a judge; it does not change who the judge is."""
-        self.change(lambda connection: runs_module.note_observed(connection, judge_id, observed))
+        self.change(lambda connection: runs.note_observed(connection, judge_id, observed))
 
     def _asks(self, judge_id: int) -> Asking:
         """Read a judge's questions once: they never change."""
         if judge_id not in self._asking:
-            self._asking[judge_id] = self.look(lambda connection: runs_module.asking(connection, judge_id))
+            self._asking[judge_id] = self.look(lambda connection: runs.asking(connection, judge_id))
         return self._asking[judge_id]
 
     def done(self, judge_id: int, *, retry_failed: bool = False) -> dict[str, str]:
@@ -235,7 +229,7 @@ class Ledger:
 
     def counts(self, judge_id: int) -> dict[str, Any]:
         """Count films, replies and judgments by outcome, tokens, tries and seconds; it may be asked during a run."""
-        return self.look(lambda connection: runs_module.counts(connection, judge_id))
+        return self.look(lambda connection: runs.counts(connection, judge_id))
 
     def judgments(self, judge_id: int, vocabulary: Vocabulary) -> pl.DataFrame:
         """Give what a judge said of findings, as `types.answers_schema`, sorted by film and finding."""
@@ -261,7 +255,7 @@ class Ledger:
     def verify(self) -> list[str]:
         """Say what is wrong with the ledger or does not add up in it; nothing if all is well."""
         try:
-            return self.look(runs_module.problems)
+            return self.look(runs.problems)
         except WorkspaceError as error:  # too damaged to be read at all
             return [str(error)]
 

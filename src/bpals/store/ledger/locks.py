@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import re
-import stat
-from pathlib import Path
-from bpals.errors import WorkspaceError
 import contextlib
 import fcntl
 import json
+import os
 import platform
-import time
-from collections.abc import Iterator
-from typing import TextIO
-from bpals.errors import LockHeld, WorkspaceError
+import re
+import stat
 import threading
+import time
 from collections import deque
-from types import TracebackType
-from bpals.errors import ContractBroken
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar
-from sqlalchemy import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TextIO, TypeVar
+
 from sqlalchemy import Connection, text
 
+from bpals.errors import ContractBroken, LockHeld, WorkspaceError
 
 MAGIC = b"SQLite format 3\0"
 OURS = 0x6270616C

@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
 from sqlalchemy import Connection, RowMapping, bindparam, insert, select, text
+
 from bpals.errors import UsageError
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import ADJUDICATION, ENTRY, READING, REVIEW
-from bpals.store.ledger.schema import now
+from bpals.store.ledger.schema import ADJUDICATION, ENTRY, READING, REVIEW, now
 from bpals.store.ledger.verdicts import digest
-
 
 ROOM = "room"
 """Who did what nobody did: the rules of the study, and the clock."""

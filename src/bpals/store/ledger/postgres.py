@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
-from bpals.errors import UsageError
 import contextlib
 import itertools
+import os
+import platform
 import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
-from sqlalchemy import URL, Connection, create_engine, event
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from bpals.errors import BpalsError, ContractBroken, MissingExtra, TransactionLost, WorkspaceError
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.backend import drop_receipts, has_receipt, write_receipt
-import platform
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from sqlalchemy import URL, Connection, text
-from bpals.errors import BpalsError, TransactionLost, UsageError, WorkspaceError
-from bpals.store.ledger import backend
-from bpals.store.ledger.backend import Dialect
-from bpals.store.ledger.backend import Migration
-from bpals.store.ledger.locks import OURS
+from typing import Any, TypeVar
 
+from sqlalchemy import URL, Connection, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from bpals.errors import BpalsError, ContractBroken, MissingExtra, TransactionLost, UsageError, WorkspaceError
+from bpals.store.ledger import backend
+from bpals.store.ledger.backend import Dialect, Migration, Ready, drop_receipts, has_receipt, write_receipt
+from bpals.store.ledger.locks import OURS
 
 ENVIRONMENT = "BPALS_LEDGER"
 """A whole address may stand in this variable: the place for one that has a password."""

@@ -14,28 +14,22 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
-from bpals import errors
-from bpals.errors import BpalsError, WorkspaceError
-from bpals.store.ledger.answers import AskedFilm, Attempt
-from bpals.types import JudgeCard, Judgment, Question, Reply, Usage
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Self
+
+from bpals import errors
 from bpals.errors import BpalsError, UsageError, WorkspaceError
 from bpals.store.ledger import runs
-from bpals.store.ledger.answers import AskedFilm
+from bpals.store.ledger.answers import AskedFilm, Attempt
 from bpals.store.ledger.backend import Home
-from bpals.store.ledger.locks import RUNNING, SERVING, holder, only_writer
-from bpals.store.ledger.locks import Place
 from bpals.store.ledger.ledger import Ledger
+from bpals.store.ledger.locks import RUNNING, SERVING, Place, holder, only_writer
 from bpals.store.ledger.postgres import is_url
-from bpals.types import JudgeCard, Question
-
+from bpals.types import JudgeCard, Judgment, Question, Reply, Usage
 
 LONGEST = 256 << 20
 """Bytes of one message: a commit of 1,000 films with long spoken answers has about 50 MB."""

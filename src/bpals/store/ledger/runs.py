@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from sqlalchemy import Connection, delete, insert, or_, select, update
+
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+
 from bpals.errors import UnknownName, UsageError
-from bpals.store.ledger.locks import alone
 from bpals.store.ledger.answers import Asking
+from bpals.store.ledger.locks import alone
 from bpals.store.ledger.schema import ATTEMPT, EVENT, FILM, JUDGE, JUDGMENT, OUTCOMES, QUESTION, REPLY, RUN, now
 from bpals.types import JudgeCard, Question
-from collections.abc import Mapping
-from sqlalchemy import Connection, insert, select, update
-from bpals.store.ledger.schema import EVENT, RUN, now
-from collections.abc import Iterator
-from sqlalchemy import Connection, and_, func, select
-from bpals.store.ledger.schema import FILM, JUDGMENT, OUTCOMES, QUESTION, REPLY
-
 
 LONGEST_VALUE = 80
 

@@ -16,20 +16,7 @@ A change here needs a new number in `migrations.py`: a test holds the text that 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Double,
-    ForeignKey,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-)
-from bpals.types import OUTCOME
+
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
@@ -38,14 +25,15 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
     UniqueConstraint,
     text,
 )
-from bpals.types import VERDICT
 
+from bpals.types import OUTCOME, VERDICT
 
 TABLES = MetaData()
 

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
-from bpals.errors import BpalsError, ContractBroken, WorkspaceError
-from bpals.store.ledger.locks import Place
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.locks import Together
-from bpals.store.ledger.locks import Turn
-import functools
-import time
-from collections.abc import Iterator, Sequence
-from bpals.errors import BpalsError, LockHeld, WorkspaceError
-from bpals.store.ledger import backend, runs
-from bpals.store.ledger.backend import Dialect
-from bpals.store.ledger.locks import SERVING, held, holder, only_writer
-from bpals.store.ledger.backend import Migration
 
+from bpals.errors import BpalsError, ContractBroken, LockHeld, WorkspaceError
+from bpals.store.ledger import backend, runs
+from bpals.store.ledger.backend import Dialect, Migration, Ready
+from bpals.store.ledger.locks import SERVING, Place, Together, Turn, held, holder, only_writer
 
 Connect = Callable[[], Any]
 """Gives a DB-API connection to the ledger's file, in autocommit mode."""

@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from sqlalchemy import Connection, select, update
-from bpals.store.ledger import runs
-from bpals.store.ledger.locks import alone
-from bpals.store.ledger.answers import Asking, FilmRows, Row
-from bpals.store.ledger.answers import KnownFilm, Statements, add_attempts, known_films, put_films
-from bpals.store.ledger.schema import ATTEMPT, EVENT, FILM, JUDGMENT, REPLY, RUN
 
+from sqlalchemy import Connection, select, update
+
+from bpals.store.ledger import runs
+from bpals.store.ledger.answers import (
+    Asking,
+    FilmRows,
+    KnownFilm,
+    Row,
+    Statements,
+    add_attempts,
+    known_films,
+    put_films,
+)
+from bpals.store.ledger.locks import alone
+from bpals.store.ledger.schema import ATTEMPT, EVENT, FILM, JUDGMENT, REPLY, RUN
 
 FILMS_AT_ONCE = 200
 """Films of one transaction: with 28 questions each some 6,000 rows, and a few megabytes."""

@@ -5,21 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
-from sqlalchemy import Column, Connection, Double, Integer, RowMapping, Table, func, insert, select
-from sqlalchemy.dialects import sqlite
-from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import ADJUDICATION, REVIEW
-from collections import Counter
-from collections.abc import Sequence
+
 import polars as pl
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Column, Connection, Double, Integer, Row, RowMapping, Select, Table, func, insert, select
+from sqlalchemy.dialects import sqlite
+
+from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.schema import ACCOUNT, ADJUDICATION, CASE, DRAWN, READING, REVIEW, STUDY
 from bpals.types import VERDICT
-
 
 SEAL_LETTERS = 32
 

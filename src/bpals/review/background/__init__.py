@@ -1,1 +1,0 @@
-"""Background: heavy work that no reader waits for."""

@@ -1,1 +1,0 @@
-"""Reviews in the formats of other tools; each file here writes one, and reads it back."""

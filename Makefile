@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev audit room test sweep servers check shape bench pixels scorecard evidence simulations docs clean chromium opengl
+.PHONY: help install dev audit room test sweep servers check shape bench pixels scorecard evidence simulations docs site clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,7 +69,7 @@ pixels: $(VENV)/.dev  ## the probe, the film checks and the combination with the
 	$(BIN)/python benchmarks/film_checks.py --images $(DATA)/images
 	$(BIN)/python benchmarks/probe_signal.py --data $(DATA) --judgments .cache/probe-bench/judgments/probe-lite0.parquet
 
-scorecard: $(VENV)/.dev  ## the table in README.md, from two audits (REFERENCE=four-findings=PATH)
+scorecard: $(VENV)/.dev  ## the table in docs/score.md and README's chart, from two audits (REFERENCE=four-findings=PATH)
 	$(BIN)/python scripts/write_scorecard.py --reference $(REFERENCE)
 
 evidence: $(VENV)/.dev  ## the figures on real reads and the CheXNet panel, into docs/ (DATA=PATH with expert/ and predictions/)
@@ -86,8 +86,11 @@ simulations: $(VENV)/.dev  ## intervals that cover, guarantees that hold, review
 docs: $(VENV)/.dev  ## write the generated parts of docs/
 	$(BIN)/python scripts/write_docs.py
 
+site: $(VENV)/.site  ## the docs as a site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:  ## remove .venv, caches and build litter; audits stay
-	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
 	find src tests scripts examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -104,6 +107,10 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.room: $(VENV)/.core
 	$(INSTALL) --editable '.[review]'
+	@touch $@
+
+$(VENV)/.site: $(VENV)/.core
+	$(INSTALL) --editable '.[site]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core

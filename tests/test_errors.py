@@ -60,12 +60,12 @@ def test_a_missing_extra_gives_the_line_to_type():
     assert str(MissingExtra.of("the cleanlab baseline", "peers")).endswith(f"Type: {install_line('peers')}")
 
 
-def test_the_line_to_type_is_that_of_the_readme(monkeypatch, tmp_path):
-    """In bpals' own folder it is README's to the letter; elsewhere it names the folder, and a shell reads it back."""
+def test_the_line_to_type_is_that_of_the_docs(monkeypatch, tmp_path):
+    """In bpals' own folder it is that of docs/install.md; elsewhere it names the folder, and a shell reads it back."""
     monkeypatch.chdir(shape.ROOT)
     line = install_line("probe,lite0")
     assert line == "pip install -c constraints.txt -e '.[probe,lite0]'"
-    assert f"$ {line} " in (shape.ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"$ {line} " in (shape.ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     assert install_line() == "pip install -c constraints.txt -e ."
     monkeypatch.chdir(tmp_path)
     *_, constraints, editable, ours = shlex.split(install_line("xrv"))

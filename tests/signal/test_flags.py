@@ -204,7 +204,7 @@ def test_the_docs_give_the_shares_and_the_promise():
     first = Target(share=1 - PRECISION, doubt=DOUBT).first
     assert f"at least {PRECISION:.0%}".replace("%", " %") in section
     assert f"at most {DOUBT:.0%}".replace("%", " %") in section
-    assert f"the {first} reviewed claims with the lowest trust, then {WIDER:g} times as many" in section
+    assert f"the {first} reviewed labels with the lowest trust, then {WIDER:g} times as many" in section
 
 
 def test_without_reviews_no_claim_that_is_more_likely_right_is_called_mislabelled():

@@ -76,6 +76,7 @@ EXTRAS = (
             "xllamacpp",
         ),
     ),
+    Extra(name="site", gives="the documentation as a site: make site", packages=("mkdocs-material",)),
     Extra(name="vlm", gives="openai: judges behind an endpoint", packages=("aiohttp", "orjson")),
     Extra(
         name="torch",

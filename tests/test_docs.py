@@ -34,7 +34,7 @@ QUOTES = {
         "It prints a rate",
     )
 }
-"""How those lines of a page begin that quote what its python blocks print."""
+"""How those paragraphs of a page begin that quote what its python blocks print."""
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -106,12 +106,11 @@ def test_every_python_block_runs(page, request, tmp_path):
 
 
 def quoted(page):
-    """The figures of three digits in those lines of a page that say what its own program prints."""
-    lines = [
-        line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(QUOTES.get(page.name, ()))
-    ]
-    assert len(lines) == len(QUOTES.get(page.name, ()))
-    return [f"0{number}" for line in lines for number in re.findall(r"(?<![\d.])\.\d{3}\b", line)]
+    """The figures of three digits in those paragraphs of a page that say what its own program prints."""
+    begins = QUOTES.get(page.name, ())
+    quotes = [part for part in page.read_text(encoding="utf-8").split("\n\n") if part.startswith(begins)]
+    assert len(quotes) == len(begins)
+    return [f"0{number}" for part in quotes for number in re.findall(r"(?<![\d.])\.\d{3}\b", part)]
 
 
 def only_python(page):

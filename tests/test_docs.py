@@ -16,6 +16,7 @@ from typer.main import get_command
 
 import shape
 import write_docs
+import write_scorecard
 from bpals.cli.main import app
 from bpals.findings import NIH
 from bpals.types import signal_schema
@@ -35,6 +36,8 @@ QUOTES = {
     )
 }
 """How those paragraphs of a page begin that quote what its python blocks print."""
+GENERATED = re.compile(r"^<!-- (?:made|printed|python|scorecard)\b.*?^<!-- (?:end of|/)", re.MULTILINE | re.DOTALL)
+"""What a command writes into a page; its lines are as long as the command makes them."""
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -192,9 +195,11 @@ def test_every_link_inside_the_repository_resolves(page):
 
 
 def anchors(page):
-    """The anchors that a page's headings make."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    """The anchors that a page's headings make, and those it keeps for old links."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    named = re.findall(r"<a id=\"([\w-]+)\"></a>", text)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings} | set(named)
 
 
 def test_the_generated_parts_are_fresh():
@@ -230,6 +235,62 @@ def test_every_page_is_on_the_map():
     """docs/index.md links every page, so that none is lost."""
     index = (shape.ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert not [page.name for page in DOCS if page.name != "index.md" and f"({page.name})" not in index]
+
+
+def test_the_site_has_the_pages_in_the_groups_of_the_start_page():
+    """The nav of mkdocs.yml is docs/index.md, group by group and name by name."""
+    index = (shape.ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    on_page = re.findall(r"^(?:## (.+)|- \[(.+?)\]\((.+?)\).*)$", index, re.MULTILINE)
+    nav = (shape.ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:\n  - index.md\n")[2]
+    on_site = re.findall(r"^(?:  - (.+):|      - (.+?): (.+))$", nav, re.MULTILINE)
+    assert on_site == on_page
+    assert len(on_site) > 30
+
+
+def test_the_site_builds(tmp_path):
+    """`make site` is strict: a broken link or anchor, or a page outside the nav, fails it."""
+    pytest.importorskip("mkdocs", reason="not installed: mkdocs-material, the extra `site`")
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(line, cwd=shape.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = [page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html")]
+    assert not [page for page in pages if re.search(r"<(?:script|link)[^>]+\"https?:", page)]
+
+
+def test_readmes_own_program_prints_what_stands_below_it(nih_workspace, tmp_path):
+    """Run it beside the audit that `make audit` makes, and compare to the letter."""
+    script = tmp_path / "page-README.py"
+    script.write_text(only_python(README), encoding="utf-8")
+    done = run_python(script, nih_workspace.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == blocks(README, "text")[0]
+
+
+def test_the_chart_of_the_scorecard_shows_its_table():
+    """docs/scorecard.svg is what scripts/write_scorecard.py draws from the table: else `--chart`."""
+    page, chart = write_scorecard.PAGE, write_scorecard.CHART
+    table = write_scorecard.read_table(page.read_text(encoding="utf-8"))
+    assert chart.read_text(encoding="utf-8") == write_scorecard.draw(table)
+    assert "(docs/scorecard.svg)" in README.read_text(encoding="utf-8")
+
+
+def test_readme_is_short():
+    """It fits on a few screens: at most 100 lines."""
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 100
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
+def test_prose_is_wrapped(page):
+    """No line of prose is longer than 100 characters; code, tables and what a command writes may be."""
+    text = BLOCK.sub("", GENERATED.sub("", page.read_text(encoding="utf-8")))
+    prose = [line for line in text.splitlines() if not line.startswith(("|", "    ", "!["))]
+    assert not [line for line in prose if len(line) > 100]
+
+
+def test_the_manual_is_short():
+    """README and docs/ together have at most 35,000 words; a bar of a table is none."""
+    words = [word for page in PAGES for word in page.read_text(encoding="utf-8").split() if re.search(r"\w", word)]
+    assert len(words) <= 35_000
 
 
 def test_the_example_trains_on_the_audit_that_is_there(quick_place, tmp_path):

@@ -9,7 +9,8 @@ from codetree import GRAPH, TREE
 
 import shape
 
-CONTRACTS = tomllib.loads((shape.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+PROJECT = tomllib.loads((shape.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+CONTRACTS = PROJECT["tool"]["importlinter"]["contracts"]
 LAYERS = [set(re.findall(r"\w+", layer)) for layer in CONTRACTS[0]["layers"]]
 """The one list of layers, the highest first; import-linter checks it, and the rules below read it."""
 ROOMS = next(set(re.findall(r"\w+", layer)) for layer in CONTRACTS[0]["layers"] if "|" in layer)

@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from bpals import errors, types
 from bpals.cli.doctor import EXTRAS
-from bpals.cli.main import app
+from bpals.cli.main import make_app
 from bpals.findings import NIH
 from bpals.judges.cards import default_model
 from bpals.registry import SPECS
@@ -107,7 +107,7 @@ def _type(kind: pl.DataType) -> str:
 def commands() -> str:
     """The help of each command: what it does, its options and an example."""
     parts = []
-    for name, command in leaves(get_command(app)):
+    for name, command in leaves(get_command(make_app())):
         parts += [f"## bpals {name}", "", inspect.cleandoc(command.help or ""), ""]
         parts += ["| option | default | what it is |", "|---|---|---|"]
         parts += [_option(option) for option in command.params]

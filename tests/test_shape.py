@@ -1,8 +1,7 @@
-"""Habits of the code that a reader relies on; sizes are printed, never failed."""
+"""Habits of the code that a reader relies on, and the limits of its shape (`make shape` prints them)."""
 
 import ast
 import re
-import sys
 import tomllib
 
 import pytest
@@ -13,6 +12,24 @@ import shape
 JUNK_DRAWERS = {"base", "common", "helper", "helpers", "lib", "misc", "shared", "stuff", "tools", "util", "utils"}
 LATE = {"PIL"}
 """Of the core, and still imported where it is used: `import bpals` does not wait for it."""
+LATE_OF_OURS = {
+    "bpals": "a public name is loaded when it is used",
+    "bpals.cli.main": "one command does not load the others",
+}
+"""Modules that import others of ours inside a function, each with the reason; everywhere else imports stand on top."""
+NOT_REACHED = {
+    "modules": "224",
+    "lines": "48,922",
+    "lines of the longest function": "159",
+    "most parameters of a function": "40",
+    "module names used twice": "3",
+    "comments per 100 lines": "0.8",
+    "modules loaded by bpals audit": "",
+    "lines loaded by bpals audit": "",
+}
+"""Limits that are not reached yet, with the figure."""
+FEW_IMAGES = 1500
+"""Rows of the embedded record for the audit of the test; `make shape` audits all of them."""
 
 CATCHES_ALL = {"bpals.cli.main": 1, "bpals.judges.run": 1, "bpals.judges.rayengine": 1, "bpals.store.ledger.locks": 1}
 """What nobody foresaw is our bug, and the command line shows it whole; a judge is anybody's code; and what fails in
@@ -39,10 +56,25 @@ def test_a_cycle_would_be_found():
 
 @pytest.mark.parametrize("name", sorted(TREE))
 def test_imports_stand_at_the_top(name):
-    """Only an optional package may be imported inside a function, because it may be missing; or one of LATE."""
-    hidden = [f"line {line}: {package}" for line, package in shape.hidden_imports(TREE[name])
-              if package not in optional_packages() | LATE]  # fmt: skip
+    """Only an optional package may be imported inside a function, because it may be missing; or what LATE names."""
+    allowed = optional_packages() | LATE | ({"bpals"} if name in LATE_OF_OURS else set())
+    hidden = [f"line {line}: {late}" for line, late in shape.hidden_imports(TREE[name])
+              if late.split(".")[0] not in allowed]  # fmt: skip
     assert not hidden
+
+
+@pytest.mark.parametrize("name", sorted(LATE_OF_OURS))
+def test_late_imports_are_still_needed(name):
+    """A reason that no import needs any more goes from the list."""
+    assert any(late.split(".")[0] == "bpals" for _, late in shape.hidden_imports(TREE[name]))
+
+
+@pytest.mark.parametrize("name", sorted(TREE))
+def test_no_module_of_ours_is_imported_by_its_name_in_a_string(name):
+    """`import_module("bpals....")` would hide an import from the reader and from the import rule."""
+    named = [node.lineno for node in ast.walk(TREE[name].tree) if isinstance(node, ast.Call)
+             and ast.unparse(node.func).endswith("import_module") and "bpals" in ast.unparse(node)]  # fmt: skip
+    assert not named
 
 
 @pytest.mark.parametrize("name", sorted(name for name, module in TREE.items() if module.room != "cli"))
@@ -110,10 +142,44 @@ def test_every_module_says_what_it_is(name):
     assert not [node.name for node in public if not node.name.startswith("_") and not ast.get_docstring(node)]
 
 
-def test_the_sizes_are_printed(capsys):
-    """Sizes point; they do not judge. They are printed so that a change that raises one is seen."""
-    rows = shape.measures(TREE)
-    with capsys.disabled():
-        for what, ours, wanted in rows:
-            sys.stdout.write(f"\n  {what:40} {ours:>16}   {f'look for {wanted}' if wanted else ''}")
-    assert len(rows) > 5
+def limit(measure):
+    """One limit as a parameter; one that is not reached yet may fail."""
+    late = pytest.mark.xfail(reason=f"not reached yet: {NOT_REACHED.get(measure.name)}", strict=False)
+    return pytest.param(measure, id=measure.name, marks=[late] if measure.name in NOT_REACHED else [])
+
+
+@pytest.mark.parametrize("measure", [limit(each) for each in [*shape.measures(TREE), shape.layer_lists()]])
+def test_the_shape_is_within_its_limits(measure):
+    """The house stays small enough to be read in an afternoon."""
+    assert measure.reached, f"{measure.name}: {measure.value:g}, {measure.limit}. {measure.worst}"
+
+
+@pytest.mark.parametrize("place", [limit(shape.Measure(name=f"{what} loaded by bpals audit", value=at))
+                                   for at, what in enumerate(("modules", "lines"))])  # fmt: skip
+def test_an_audit_loads_few_modules(place, loaded):
+    """The default audit is the core that a newcomer reads first."""
+    measure = loaded[int(place.value)]
+    assert measure.name == place.name
+    assert measure.reached, f"{measure.name}: {measure.value:g}, {measure.limit}. {measure.worst}"
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """What a default audit of a part of the embedded record loads, in a process of its own."""
+    return shape.loaded_by_audit(FEW_IMAGES)
+
+
+def test_a_name_used_twice_would_be_found(tmp_path):
+    """The rule about names is not blind, and lets a command's file in cli/ and tasks/ be called alike."""
+    for file in ("cli/audit.py", "tasks/audit.py", "cli/table.py", "signal/table.py", "signal/__init__.py"):
+        (tmp_path / "house" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "house" / file).write_text("")
+    assert shape.repeated_names(shape.modules(tmp_path / "house")) == ["table"]
+
+
+def test_a_comment_for_a_tool_is_not_counted(tmp_path):
+    """`# noqa` alone says nothing to a reader."""
+    (tmp_path / "house").mkdir()
+    lines = ["import os  # noqa: F401", "x = 1  # fmt: skip", "# why", "y = 2  # noqa: E501  because"]
+    (tmp_path / "house" / "room.py").write_text("\n".join(lines) + "\n")
+    assert shape.modules(tmp_path / "house")["house.room"].comments == 2

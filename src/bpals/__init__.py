@@ -3,7 +3,7 @@
     import bpals
 
     run = bpals.audit()          # the embedded NIH record: no image, no GPU, no key
-    run.signal                   # a Polars frame: one row a claim, with its trust, flag and reasons
+    run.signal                   # a Polars frame: one row per label, with its trust, flag and reasons
 
     signal = bpals.load_signal("audit")
     bpals.weights(signal)        # a weight for each image and finding, for your loss
@@ -14,34 +14,33 @@
     bpals.rate                   # tells the error rate of the labels, with intervals
 
     bpals.import_reviews("audit", "reads.csv")   # reads from a file, kept; read twice, they are one
-    bpals.export_reviews("audit", "out.csv")     # every review, one row a read
+    bpals.export_reviews("audit", "out.csv")     # every review, one row per read
 
-    bpals.run_judge("table:scores.csv")          # an image judge, beside the one that reads the record
-    bpals.run_probe(images="films")              # one that learns to read films, on a CPU
+    bpals.run_judge("table:scores.csv")          # an image judge, beside the metadata judge
+    bpals.run_probe(images="films")              # one that learns to read images, on a CPU
     bpals.compare("mine", "record")              # where two judges differ, and who was right
 
 The functions are documented in docs/api.md, the words in docs/glossary.md.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bpals.judges.function import judge
-from bpals.signal.queue import Draw
-from bpals.signal.value import Worth
-from bpals.signal.weights import mask, weights
-from bpals.tasks.audit import Run, audit, load_signal
-from bpals.tasks.rate import plan_rate, rate
-from bpals.tasks.reading_list import next_reviews
-from bpals.tasks.score import scorecard
 from bpals.version import VERSION as __version__  # noqa: N811  the name that everybody expects
 
 if TYPE_CHECKING:
     from bpals.judges.endpoint import Endpoint
+    from bpals.judges.function import judge
+    from bpals.signal.queue import Draw
+    from bpals.signal.value import Worth
+    from bpals.signal.weights import mask, weights
+    from bpals.tasks.audit import Run, audit, load_signal
     from bpals.tasks.compare import compare
     from bpals.tasks.judge import Order, run_judge
     from bpals.tasks.probe import run_probe
+    from bpals.tasks.rate import plan_rate, rate
+    from bpals.tasks.reading_list import next_reviews
     from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
+    from bpals.tasks.score import scorecard
 
 __all__ = [
     "Draw",
@@ -67,26 +66,66 @@ __all__ = [
     "weights",
 ]
 
-_AT_USE = {
-    "Endpoint": "bpals.judges.endpoint",
-    "Order": "bpals.tasks.judge",
-    "compare": "bpals.tasks.compare",
-    "export_reviews": "bpals.tasks.review_files",
-    "import_reviews": "bpals.tasks.review_files",
-    "load_reviews": "bpals.tasks.review_files",
-    "run_judge": "bpals.tasks.judge",
-    "run_probe": "bpals.tasks.probe",
-}
-"""Names that bring a database or an image library with them, and so are loaded when somebody asks for them."""
 
+def __getattr__(name: str) -> Any:  # noqa: C901, PLR0911, PLR0912  one case per module
+    """Import the module that has this name: `import bpals` alone loads none of them."""
+    match name:
+        case "audit" | "load_signal" | "Run":
+            from bpals.tasks import audit
 
-def __getattr__(name: str) -> Any:
-    """Load what is loaded at use."""
-    if name in _AT_USE:
-        return getattr(import_module(_AT_USE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return getattr(audit, name)
+        case "mask" | "weights":
+            from bpals.signal import weights
+
+            return getattr(weights, name)
+        case "scorecard":
+            from bpals.tasks import score
+
+            return getattr(score, name)
+        case "next_reviews":
+            from bpals.tasks import reading_list
+
+            return getattr(reading_list, name)
+        case "Draw":
+            from bpals.signal import queue
+
+            return getattr(queue, name)
+        case "Worth":
+            from bpals.signal import value
+
+            return getattr(value, name)
+        case "rate" | "plan_rate":
+            from bpals.tasks import rate
+
+            return getattr(rate, name)
+        case "import_reviews" | "export_reviews" | "load_reviews":
+            from bpals.tasks import review_files
+
+            return getattr(review_files, name)
+        case "judge":
+            from bpals.judges import function
+
+            return getattr(function, name)
+        case "run_judge" | "Order":
+            from bpals.tasks import judge
+
+            return getattr(judge, name)
+        case "Endpoint":
+            from bpals.judges import endpoint
+
+            return getattr(endpoint, name)
+        case "run_probe":
+            from bpals.tasks import probe
+
+            return getattr(probe, name)
+        case "compare":
+            from bpals.tasks import compare
+
+            return getattr(compare, name)
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """List what is loaded and what would be."""
+    """List the public names before they are loaded."""
     return sorted({*globals(), *__all__})

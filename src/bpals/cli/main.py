@@ -12,13 +12,6 @@ from typing import Annotated, NoReturn
 import typer
 from typer.main import get_command
 
-from bpals.cli.audit import audit
-from bpals.cli.doctor import doctor
-from bpals.cli.judge import app as judge
-from bpals.cli.probe import app as probe
-from bpals.cli.rate import app as rate
-from bpals.cli.review import app as review
-from bpals.cli.score import score
 from bpals.cli.terminal import Invocation
 from bpals.errors import BpalsError, Stopped
 from bpals.version import VERSION
@@ -34,19 +27,57 @@ NO_ROOM = {
     errno.EFBIG: "a file grew beyond what the system allows (ulimit -f)",
 }
 
-app = typer.Typer(
-    name="bpals",
-    help="Tell how far to trust each label of a chest X-ray dataset, and show the evidence.",
-    epilog="Example: bpals audit --workspace audit",
-    add_completion=False,
-)
-app.command(epilog="Example: bpals audit --source table:my.csv --mapping my.toml --workspace audit")(audit)
-app.add_typer(judge)
-app.add_typer(probe)
-app.add_typer(rate)
-app.add_typer(review)
-app.command(epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test")(score)
-app.command(epilog="Example: bpals doctor --json")(doctor)
+COMMANDS = ("audit", "judge", "probe", "rate", "review", "score", "doctor")
+"""In the order of the help."""
+
+
+def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """Make the command line with these commands.
+
+    A command's module is imported here, so that `bpals audit` loads neither the reading room nor a database.
+    """
+    app = typer.Typer(
+        name="bpals",
+        help="Tell how far to trust each label of a chest X-ray dataset, and show the evidence.",
+        epilog="Example: bpals audit --workspace audit",
+        add_completion=False,
+    )
+    app.callback(invoke_without_command=True)(_before_any_command)
+    for name in names:
+        match name:
+            case "audit":
+                from bpals.cli.audit import audit
+
+                app.command(epilog="Example: bpals audit --source table:my.csv --mapping my.toml --workspace audit")(
+                    audit
+                )
+            case "judge":
+                from bpals.cli.judge import app as judge
+
+                app.add_typer(judge)
+            case "probe":
+                from bpals.cli.probe import app as probe
+
+                app.add_typer(probe)
+            case "rate":
+                from bpals.cli.rate import app as rate
+
+                app.add_typer(rate)
+            case "review":
+                from bpals.cli.review import app as review
+
+                app.add_typer(review)
+            case "score":
+                from bpals.cli.score import score
+
+                app.command(
+                    epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test"
+                )(score)
+            case "doctor":
+                from bpals.cli.doctor import doctor
+
+                app.command(epilog="Example: bpals doctor --json")(doctor)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -55,7 +86,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _before_any_command(
     context: typer.Context,
     *,
@@ -74,9 +104,12 @@ def run() -> NoReturn:
     sys.exit(obey(sys.argv[1:]))
 
 
-def obey(arguments: Sequence[str], commands: typer.Typer = app) -> int:
+def obey(arguments: Sequence[str], commands: typer.Typer | None = None) -> int:
     """Do what the arguments say, print an error as one line, and give the exit code."""
     invocation = Invocation()
+    # No option of `bpals` itself takes a value, so the first word is the command; help and a wrong name need them all.
+    first = next((word for word in arguments if not word.startswith("-")), "")
+    commands = commands or make_app((first,) if first in COMMANDS else COMMANDS)
     try:
         code = get_command(commands).main(
             args=list(arguments), prog_name="bpals", standalone_mode=False, obj=invocation

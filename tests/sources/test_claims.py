@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpals.findings import Vocabulary
-from bpals.sources.columns import ABSENT, PRESENT, SILENT, UNCERTAIN, combine_readers, make_claims
+from bpals.sources import ABSENT, PRESENT, SILENT, UNCERTAIN, make_claims
+from bpals.sources.columns import combine_readers
 
 LETTERS = {"+": PRESENT, "-": ABSENT, "?": UNCERTAIN, ".": SILENT}
 

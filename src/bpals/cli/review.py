@@ -8,7 +8,6 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from getpass import getpass
-from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -46,7 +45,9 @@ def load_room() -> Any:
     """Load the reading room: it needs packages that the core has not."""
     if any(find_spec(package) is None for package in PACKAGES):
         raise MissingExtra.of("the reading room", "review")
-    return import_module("bpals.tasks.serve")
+    from bpals.tasks import serve as room  # noqa: PLC0415  it needs packages that the core has not
+
+    return room
 
 
 def serve(  # noqa: PLR0913  an option of the command is a parameter

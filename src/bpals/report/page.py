@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 
 from bpals.report.cases import Case, Cases, cases
-from bpals.report.scorecard_page import scorecard_context
 from bpals.report.tallies import DIMENSIONS, Tally, reasons, subgroups, tally
 from bpals.report.templating import fill
 from bpals.report.wording import NONE, count, interval, of, probability, provenance, share, spoken
@@ -221,8 +220,17 @@ def render(page: Page) -> str:
         uncertified=_uncertified(page.run, counted),
         groups=_groups(page.groups),
         origin=origin,
-        **scorecard_context(page.scores, page.reliability),
+        **_scorecard(page),
     )
+
+
+def _scorecard(page: Page) -> dict[str, Any]:
+    """Give the part about experts what it shows; an audit alone has none, and does not load it."""
+    if not page.scores and not page.reliability:
+        return {"boards": [], "reliabilities": []}
+    from bpals.report.scorecard_page import scorecard_context  # noqa: PLC0415
+
+    return scorecard_context(page.scores, page.reliability)
 
 
 def _record(images: pl.DataFrame) -> Record:

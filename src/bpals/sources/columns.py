@@ -11,37 +11,15 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.errors import SourceError, UnknownName
-from bpals.findings import Vocabulary, fold
+from bpals.findings import fold
+from bpals.sources import ABSENT, PRESENT, SILENT, UNCERTAIN, Codes
 from bpals.sources.mapping import ColumnMap, Labels
 from bpals.store.tables import LIST_SEPARATOR, RawTable
-from bpals.types import IMAGES, SAYS, Notice, claims_schema
-
-Codes = npt.NDArray[np.uint8]
-"""One row a film or reader, one column a finding."""
-
-PRESENT, ABSENT, UNCERTAIN = range(3)
-"""The places of SAYS."""
-
-SILENT = 3
-"""Silence has a code while a table is read; it has no row among the claims."""
+from bpals.types import IMAGES, Notice
 
 CODE = {"present": PRESENT, "absent": ABSENT, "uncertain": UNCERTAIN, "silent": SILENT}
 WEAKEST_FIRST = (SILENT, ABSENT, UNCERTAIN, PRESENT)
 """When one film says two things of a finding, the last of these counts."""
-
-
-def make_claims(image_ids: pl.Series, codes: Codes, vocabulary: Vocabulary) -> pl.DataFrame:
-    """Write out every claim, image by image in the order of the vocabulary; silence is no row."""
-    spoken = np.flatnonzero(codes.ravel() != SILENT)
-    films, findings = np.divmod(spoken, len(vocabulary.findings))
-    return pl.DataFrame(
-        {
-            "image_id": image_ids.gather(pl.Series(films, dtype=pl.UInt32)),
-            "finding": pl.Series(findings.astype(np.uint32)).cat.to(vocabulary.enum),
-            "says": pl.Series(codes.ravel()[spoken].astype(np.uint32)).cat.to(SAYS),
-        },
-        schema=claims_schema(vocabulary),
-    )
 
 
 def combine_readers(codes: Codes, films: npt.NDArray[np.int64], *, rule: str) -> Codes:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import tomllib
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from bpals.errors import SourceError, UnknownName
-from bpals.findings import NIH, fold
-from bpals.sources import tabular
-from bpals.sources.columns import ABSENT, PRESENT, Codes, choose_columns, make_claims
-from bpals.sources.mapping import load_mapping, open_table
+from bpals.errors import SourceError
+from bpals.findings import NIH
+from bpals.sources import ABSENT, PRESENT, Codes, make_claims
 from bpals.store.files import sha256
-from bpals.store.tables import RawTable
 from bpals.types import IMAGES, Dataset
 
 ENTRIES = "nih_entries.parquet"
@@ -27,16 +25,15 @@ EMBEDDED = {
 }
 """The files that scripts/embed_nih.py makes."""
 
-BOX_COLUMNS = {"x": "Bbox [x", "y": "y", "width": "w", "height": "h]"}
-"""NIH's header is `Bbox [x,y,w,h]`, which falls apart at its commas."""
-
-BOX_SPELLINGS = {"infiltrate": "Infiltration"}
-
 
 def load(path: str | Path | None = None) -> Dataset:
-    """Give every film and every claim of NIH ChestX-ray14; a path names your own copy of Data_Entry_2017*.csv."""
+    """Give every image and every claim of NIH ChestX-ray14; a path names your own copy of Data_Entry_2017*.csv."""
     if path is not None:
+        # The embedded record needs no mapping and no careful reading, so an audit of it does not load them.
+        from bpals.sources import tabular  # noqa: PLC0415
+
         return dataclasses.replace(tabular.load(path, "nih"), vocabulary=NIH)
+    mapping = resources.files("bpals.sources").joinpath("mappings", "nih.toml").read_text(encoding="utf-8")
     packed = pl.read_parquet(io.BytesIO(read_embedded(ENTRIES)))
     images = _unpack_images(packed)
     return Dataset(
@@ -45,7 +42,7 @@ def load(path: str | Path | None = None) -> Dataset:
         vocabulary=NIH,
         images=images,
         claims=make_claims(images["image_id"], _unpack_codes(packed["labels"]), NIH),
-        attribution=load_mapping("nih").attribution,
+        attribution=tomllib.loads(mapping)["attribution"],
         inputs={ENTRIES: EMBEDDED[ENTRIES]},
     )
 
@@ -55,19 +52,9 @@ def load_boxes(path: str | Path | None = None) -> pl.DataFrame:
     if path is None:
         boxes = pl.read_parquet(io.BytesIO(read_embedded(BOXES)))
         return boxes.with_columns(pl.col("finding").cast(NIH.enum))
-    mend = "Give NIH's own BBox_List_2017.csv"
-    file = open_table(path)
-    wanted = ["Image Index", "Finding Label", *BOX_COLUMNS.values()]
-    for column in wanted:
-        choose_columns(file.header, (column,), role="the boxes", where=file.name, mend=mend)
-    raw = file.read(wanted)
-    return pl.DataFrame(
-        {
-            "image_id": raw.frame["Image Index"],
-            "finding": _read_findings(raw),
-            **{name: _read_pixels(raw, column) for name, column in BOX_COLUMNS.items()},
-        }
-    )
+    from bpals.sources import tabular  # noqa: PLC0415  as above
+
+    return tabular.load_nih_boxes(path)
 
 
 def read_embedded(name: str, folder: Path | None = None) -> bytes:
@@ -99,26 +86,6 @@ def _unpack_images(packed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unpack_codes(labels: pl.Series) -> Codes:
-    """Each label is a bit; a film without a bit is `No Finding`, and claims all 14 absent."""
+    """Each label is a bit; an image without a bit is `No Finding`, which claims all 14 absent."""
     bits = (labels.to_numpy()[:, None] >> np.arange(len(NIH.findings), dtype=np.uint16)) & 1
     return np.where(bits == 1, PRESENT, ABSENT).astype(np.uint8)
-
-
-def _read_findings(raw: RawTable) -> pl.Series:
-    words = raw.frame["Finding Label"]
-    known = NIH.spellings | BOX_SPELLINGS
-    findings = {word: known.get(fold(word)) for word in words.unique()}
-    found = words.replace_strict(findings, return_dtype=pl.String)
-    row = raw.first(found.is_null())
-    if row is not None:
-        raise SourceError(str(UnknownName.of("finding", words[row][:80], NIH.findings, where=raw.place(row))))
-    return found.cast(NIH.enum)
-
-
-def _read_pixels(raw: RawTable, column: str) -> pl.Series:
-    pixels = raw.frame[column].cast(pl.Float64, strict=False)
-    row = raw.first(~(pixels.is_finite() & (pixels >= 0)).fill_null(value=False))
-    if row is not None:
-        found = raw.frame[column][row][:80]
-        raise SourceError(f"{raw.place(row)}, column {column!r}, holds {found!r}, which is no pixel. Mend that line")
-    return pixels

@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bpals.errors import SourceError
+from bpals.errors import SourceError, UnknownName
+from bpals.findings import NIH, fold
+from bpals.sources import PRESENT, SILENT, make_claims
 from bpals.sources.columns import (
-    PRESENT,
-    SILENT,
     Films,
     Said,
     check_orders,
     choose_columns,
-    make_claims,
     read_columns,
     read_films,
     read_lists,
@@ -24,6 +23,11 @@ from bpals.sources.columns import (
 from bpals.sources.mapping import ColumnMap, load_mapping, open_table
 from bpals.store.tables import RawTable, TableFile
 from bpals.types import Dataset, Notice
+
+BOX_COLUMNS = {"x": "Bbox [x", "y": "y", "width": "w", "height": "h]"}
+"""NIH's header is `Bbox [x,y,w,h]`, which falls apart at its commas."""
+
+BOX_SPELLINGS = {"infiltrate": "Infiltration"}
 
 
 def load(path: str | Path, mapping: str | Path) -> Dataset:
@@ -140,3 +144,40 @@ def _count_unclaimed(said: Said, mapping: ColumnMap, name: str) -> list[Notice]:
         return []
     message = f"Audited findings that are present on no film, {', '.join(names)}: {len(names)}"
     return [Notice(code="never_present", count=len(names), message=message)]
+
+
+def load_nih_boxes(path: str | Path) -> pl.DataFrame:
+    """Read NIH's BBox_List_2017.csv: one row per box, in pixels of its 1,024 px images."""
+    mend = "Give NIH's own BBox_List_2017.csv"
+    file = open_table(path)
+    wanted = ["Image Index", "Finding Label", *BOX_COLUMNS.values()]
+    for column in wanted:
+        choose_columns(file.header, (column,), role="the boxes", where=file.name, mend=mend)
+    raw = file.read(wanted)
+    return pl.DataFrame(
+        {
+            "image_id": raw.frame["Image Index"],
+            "finding": _read_findings(raw),
+            **{name: _read_pixels(raw, column) for name, column in BOX_COLUMNS.items()},
+        }
+    )
+
+
+def _read_findings(raw: RawTable) -> pl.Series:
+    words = raw.frame["Finding Label"]
+    known = NIH.spellings | BOX_SPELLINGS
+    findings = {word: known.get(fold(word)) for word in words.unique()}
+    found = words.replace_strict(findings, return_dtype=pl.String)
+    row = raw.first(found.is_null())
+    if row is not None:
+        raise SourceError(str(UnknownName.of("finding", words[row][:80], NIH.findings, where=raw.place(row))))
+    return found.cast(NIH.enum)
+
+
+def _read_pixels(raw: RawTable, column: str) -> pl.Series:
+    pixels = raw.frame[column].cast(pl.Float64, strict=False)
+    row = raw.first(~(pixels.is_finite() & (pixels >= 0)).fill_null(value=False))
+    if row is not None:
+        found = raw.frame[column][row][:80]
+        raise SourceError(f"{raw.place(row)}, column {column!r}, holds {found!r}, which is no pixel. Mend that line")
+    return pixels

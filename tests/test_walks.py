@@ -1,9 +1,9 @@
 """The walks of docs/architecture.md: derived from real runs, short, and equal to what the page shows."""
 
 import pytest
-import walks
 
 import shape
+from world import walks
 
 NOT_REACHED = {}
 """Walks that go through too many modules yet, with how many."""
@@ -25,6 +25,6 @@ def test_a_walk_goes_through_few_modules(walk):
 
 
 def test_the_page_shows_the_walk_as_it_is(walk):
-    """docs/architecture.md is written by `python tests/walks.py`; if this fails, run it."""
+    """docs/architecture.md is written by `python tests/world/walks.py`; if this fails, run it."""
     title, found = walk
     assert walks.written(title, found) in shape.PAGE.read_text(encoding="utf-8")

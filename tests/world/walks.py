@@ -1,13 +1,15 @@
 """Who calls whom: the call stacks of real runs at named moments, as lists of module:function.
 
-    python tests/walks.py          write the lists into docs/architecture.md
-    python tests/walks.py TITLE    print one of them as JSON
+    python tests/world/walks.py          write the lists into docs/architecture.md
+    python tests/world/walks.py TITLE    print one of them as JSON
 
 A moment is caught from outside: an audit event of Python for a file that is opened, a profile event for a function
 that returns, a wrapped method of the HTTP client, an event of the database library for a commit. Read then are the
 stack of the thread that works, that of the main thread, and where one of them is cut off, what called it: the stack
 on which a task was made, and the requests that wait for a thread.
 """
+
+# ruff: noqa: PLC0415 -- each walk loads what it needs, when it is derived
 
 import asyncio
 import contextlib
@@ -21,11 +23,11 @@ import threading
 import weakref
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "scripts")]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "scripts")]
 
-import shape
+import shape  # noqa: E402  found by the line above
 
-OPENING, CLOSING = "<!-- made by tests/walks.py -->", "<!-- end of walks -->"
+OPENING, CLOSING = "<!-- made by tests/world/walks.py -->", "<!-- end of walks -->"
 FEW_IMAGES = 1500
 
 
@@ -147,13 +149,13 @@ def audit_walk(folder):
 def question_walk(folder):
     """One question to a VLM: `bpals judge run openai:` against a server that speaks HTTP."""
     import aiohttp
-    import smallset
-    from faultyserver import FaultyServer
 
     from bpals.cli.main import obey
+    from world import datasets
+    from world.chat_server import FaultyServer
 
     walk, send = Walk(), aiohttp.ClientSession._request
-    small = smallset.write(folder, 2)
+    small = datasets.write(folder, 2)
 
     async def watched(session, method, address, **more):
         if str(address).endswith("/chat/completions"):
@@ -172,9 +174,10 @@ def question_walk(folder):
 
 def verdict_walk(folder):
     """One verdict: a reader locks a reading of the room, through the web application."""
-    import webroom
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
+
+    from world import rooms
 
     walk, written = Walk(), set()
 
@@ -186,7 +189,7 @@ def verdict_walk(folder):
         if id(connection) in written:
             walk.at("the verdict is committed")
 
-    with webroom.open_room(folder / "audit" / "ledger.sqlite") as opened:
+    with rooms.open_room(folder / "audit" / "ledger.sqlite") as opened:
         reader = opened.browser("ann")
         reading = reader.next()["reading"]
         event.listen(Engine, "before_cursor_execute", executed)
@@ -247,7 +250,7 @@ def write():
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        print(json.dumps(derive(sys.argv[1]).moments))
+        sys.stdout.write(json.dumps(derive(sys.argv[1]).moments))
         sys.stdout.flush()
         os._exit(0)  # threads of a server may still be there
     write()

@@ -18,7 +18,7 @@ from bpals.store.files import sha256
 from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
 from bpals.store.workspace import RUN, Workspace
 from bpals.tasks.audit import load_source
-from bpals.tasks.panel import load_experts
+from bpals.tasks.expert_labels import load_experts
 from bpals.tasks.reading_list import CASES
 from bpals.tasks.relearn import Lesson, lessons_of, relearn, teach, version
 from bpals.tasks.review_files import import_reviews

@@ -17,6 +17,7 @@ LATE_OF_OURS = {
     "bpals.cli.main": "one command does not load the others",
     "bpals.cli.review": "the reading room needs packages that the core has not",
     "bpals.report.page": "the report of an audit has no scorecard",
+    "bpals.tasks.audit": "an audit without experts needs no database and no reader of their files",
     "bpals.sources.nih": "the embedded record needs no mapping and no careful reading",
 }
 """Modules that import others of ours inside a function, each with the reason; everywhere else imports stand on top."""

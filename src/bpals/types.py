@@ -263,6 +263,28 @@ class Reviews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Everything from experts that an audit uses; by default nothing."""
+
+    reference: Reference | None = None
+    """Labels to calibrate on."""
+    reviews: Reviews | None = None
+    random_sample: Reference | None = None
+    """Labels of a random sample of the audited images."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def given(self) -> bool:
+        """Whether there is anything to fit the trust on."""
+        return self.reference is not None or self.reviews is not None
+
+    def groups_within(self, vocabulary: Vocabulary) -> list[Group]:
+        """Name the groups that experts label and all of whose members a dataset audits."""
+        given = [each for each in (self.reference, self.reviews) if each is not None]
+        return list(dict.fromkeys(group for each in given for group in each.groups_within(vocabulary)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCard:
     """Who a judge is: what a reader must know before believing it."""
 

@@ -58,7 +58,9 @@ def test_every_help_has_an_example(capsys, command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_says_what_it_is_for(command):
     """No option or argument is without a sentence."""
-    silent = [option.name for option in get_command(make_app()).commands[command].params if not getattr(option, "help", "")]
+    silent = [
+        option.name for option in get_command(make_app()).commands[command].params if not getattr(option, "help", "")
+    ]
     assert not silent
 
 

@@ -712,13 +712,6 @@ def load_many(given: Files, *, vocabulary: Vocabulary, split: str = "all") -> Re
     return parts[0] if len(parts) == 1 else _together(files, parts)
 
 
-def as_typed(given: Files | None) -> str | list[str] | None:
-    """Write down which files were given, as the record of a run keeps it."""
-    if given is None or isinstance(given, str | os.PathLike):
-        return None if given is None else os.fspath(given)
-    return [os.fspath(each) for each in given]
-
-
 def _together(files: Sequence[Path], parts: Sequence[Reviews]) -> Reviews:
     whole = pl.concat([part.table for part in parts])
     said = whole.group_by(_READ).agg(rows=pl.len(), verdicts=pl.col("verdict").n_unique())

@@ -1,6 +1,6 @@
-"""The audit on one screen: a source makes claims, judges that cannot see them answer, a signal weighs both.
+"""`bpals audit`: a source gives labels, judges that cannot see them answer, and the signal weighs both.
 
-Everything is written into a workspace that is whole or does not count.
+`audit` below is the whole order of events. Its output is a workspace, which is complete or does not count.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +18,39 @@ from threadpoolctl import threadpool_limits
 from bpals.errors import UnknownName, UsageError
 from bpals.judges.record import RecordJudge, read_record
 from bpals.report.page import Page, render
-from bpals.reviews.verdicts import Files, as_typed
 from bpals.signal.trust import Signal, estimate
 from bpals.sources import nih, tabular
 from bpals.sources.mapping import SHIPPED
 from bpals.store.workspace import Staging, Workspace
 from bpals.tasks import run_record
-from bpals.tasks.panel import Chosen, Experts, choose, load_experts, without_signal
+from bpals.tasks.panel import Chosen, choose, without_signal
 from bpals.text import several
-from bpals.types import Dataset, Notice, Reviews, judgments_schema
+from bpals.types import Dataset, Experts, Notice, Reviews, judgments_schema
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and how much of the whole audit is behind."""
+"""Called with the present step and the share of the audit that is done."""
 
 DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "source": ("nih", "the embedded NIH record needs no download"),
     "mapping": (None, "the NIH record needs none"),
     "workspace": ("audit", "beside you, in ./audit"),
-    "judges": ("all", "the record judge and every sealed judge of the workspace"),
+    "judges": ("all", "the metadata judge and every finished judge of the workspace"),
     "calibrate": (None, "no expert labels were given"),
     "calibrate_split": ("all", "every expert label of the reference"),
     "reviews": (None, "no single reads were given"),
     "reviews_split": ("all", "every read of the file"),
-    "no_reviews": (False, "what was read in this workspace is heard"),
-    "refit": (None, "no random sample of the audited films was given"),
+    "no_reviews": (False, "the reads of this workspace are used"),
+    "refit": (None, "no random sample of the audited images was given"),
     "refit_split": ("all", "every expert label of the sample"),
 }
-"""What an audit does when it is not told: the value, and why."""
+"""The value of each option that is not given, and the reason that run.json shows."""
 
 RECORD_ANSWERS = "judgments/record.parquet"
 GROUP_ANSWERS = "group-judgments.parquet"
-"""What the record judge says of groups: beside the judges' tables, so that no judge can be called so."""
+"""The metadata judge's answers about groups. Outside judgments/, because a judge of that name would clash with it."""
 
-FEW_FILMS = 1000
-"""Below it the judge's answers are hardly better than what is usual for each finding."""
+FEW_IMAGES = 1000
+"""Below it the metadata judge hardly does better than the prevalence of each finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +59,11 @@ class Run:
 
     workspace: Path
     signal: pl.DataFrame
-    """One row a claim, with its trust, flag and reasons."""
+    """One row per label, with its trust, flag and reasons."""
     groups: pl.DataFrame | None
-    """The same for groups such as nodule or mass, where expert labels speak of them."""
+    """The same for groups such as nodule or mass, where experts label groups."""
     record: Mapping[str, Any]
-    """What `run.json` says: what was read, decided and written."""
+    """The content of `run.json`: what was read, decided and written."""
 
     @property
     def report(self) -> Path:
@@ -75,17 +73,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What the record judge answered."""
+    """The answers of the metadata judge."""
 
     claims: pl.DataFrame
-    """About every claim: JUDGMENTS."""
+    """About every label: JUDGMENTS."""
     groups: pl.DataFrame | None = None
-    """About the groups that experts speak of, where they speak of any."""
+    """About the groups that experts label, where they label any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """A signal that is not written yet, with what it was made of."""
+    """A signal that is not written yet, with its inputs."""
 
     dataset: Dataset
     chosen: Chosen
@@ -95,9 +93,9 @@ class Weighed:
 
     def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Write down what was read and decided, for `run.json`."""
-        told = run_record.described(values, self.dataset, self.signal, self.experts, self.notices)
-        films = None if self.chosen.films is None else self.chosen.films.record
-        return told | {"judges": self.chosen.entries(self.signal), "films": films}
+        record = run_record.described(values, self.dataset, self.signal, self.experts, self.notices)
+        checks = None if self.chosen.films is None else self.chosen.films.record
+        return record | {"judges": self.chosen.entries(self.signal), "films": checks}
 
     def write(self, staging: Staging) -> None:
         """Write the tables of the signal."""
@@ -109,8 +107,8 @@ class Weighed:
 
     def page(self, record: Mapping[str, Any]) -> bytes:
         """Write the report."""
-        made = Page(dataset=self.dataset, signal=self.signal.table, groups=self.signal.groups, run=record)
-        return render(made).encode()
+        page = Page(dataset=self.dataset, signal=self.signal.table, groups=self.signal.groups, run=record)
+        return render(page).encode()
 
 
 def audit(  # noqa: PLR0913  an option of the command is a parameter
@@ -121,23 +119,24 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     judges: str | Sequence[str] | None = None,
     calibrate: str | None = None,
     calibrate_split: str | None = None,
-    reviews: Files | None = None,
+    reviews: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     reviews_split: str | None = None,
     refit: str | None = None,
     refit_split: str | None = None,
     no_reviews: bool = False,
     progress: Progress = lambda _what, _share: None,
 ) -> Run:
-    """Audit a dataset's labels: give every claim a trust, with its evidence.
+    """Audit a dataset's labels: give every label a trust, with its evidence.
 
     `source` is `nih`, `nih:FILE` or `table:FILE`; `mapping` describes a table; `judges` names the judges to use;
-    `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them; `reviews` is a
+    `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them; `reviews` is one
     file of single reads, or several, and `reviews_split` which of them; `refit` is KIND=PATH, expert labels of a random
-    sample of the audited films, to fit how common errors are here. What was read in the workspace's own reading room,
-    or imported there, is heard too, unless `no_reviews` is True. With none of it: the dataset that the workspace's
-    judges were asked about, or else the embedded NIH record, into ./audit.
+    sample of the audited images, to fit how common errors are here. The workspace's own reads are used too, unless
+    `no_reviews` is True. With no argument: the dataset that this workspace is about, or else the embedded NIH record,
+    into ./audit.
     """
     started = time.monotonic()
+    home = Workspace(workspace or DEFAULTS["workspace"][0])
     given = {
         "source": source,
         "mapping": None if mapping is None else os.fspath(mapping),
@@ -145,57 +144,85 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         "judges": judges if judges is None or isinstance(judges, str) else list(judges),
         "calibrate": calibrate,
         "calibrate_split": calibrate_split,
-        "reviews": as_typed(reviews),
+        "reviews": _typed(reviews),
         "reviews_split": reviews_split,
         "refit": refit,
         "refit_split": refit_split,
         "no_reviews": no_reviews or None,
     }
-    home = Workspace(workspace or DEFAULTS["workspace"][0])
     values = _values(given, home)
     use = {name: entry["value"] for name, entry in values.items()}
     with home.writing() as staging:
         progress("reading the dataset", 0.0)
         chosen = choose(home, use["judges"])
         dataset = load_source(use["source"], use["mapping"])
-        own = _own_reads(home, dataset) if home.keeps_ledger and not no_reviews else None
-        experts = _told_of(load_experts(use, dataset, own), own)
-        experts = replace(experts, notices=(*run_record.left_out(home, use), *experts.notices))
+        experts = _experts(home, use, dataset)
         answers = _ask(chosen.record, dataset, experts, progress)
         weighed = weigh(dataset, chosen, answers, experts, progress)
         record = weighed.described(values) | {"history": run_record.history(home)}
         progress("writing the tables", 0.85)
-        _write_answers(staging, dataset, answers)
-        del answers
+        _write_inputs(staging, dataset, answers)
+        del answers  # 1.5 million rows of the NIH record: the report needs the memory
         weighed.write(staging)
         progress("writing the report", 0.92)
         record["seconds"] = round(time.monotonic() - started, 1)
         staging.write("report.html", weighed.page(record))
-        sealed = staging.seal(record)
-    signal = weighed.signal
+        finished = staging.seal(record)
     if source is not None:
         # The next audit here is of the same dataset, unless another is named.
         home.remember_dataset(use["source"], use["mapping"], weighed.dataset.fingerprint)
     progress("done", 1.0)
-    return Run(workspace=home.path, signal=signal.table, groups=signal.groups, record=sealed)
+    return Run(workspace=home.path, signal=weighed.signal.table, groups=weighed.signal.groups, record=finished)
 
 
-def _own_reads(home: Workspace, dataset: Dataset) -> Reviews:
-    """Read what the workspace keeps; only here a database is loaded, so that an audit without one does not wait."""
-    own: Reviews = import_module("bpals.reviews.ledger_reads").own_reads(home, dataset.vocabulary)
-    return own
+def _typed(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> str | list[str] | None:
+    """Write one path or several as run.json keeps them."""
+    if files is None or isinstance(files, str | os.PathLike):
+        return None if files is None else os.fspath(files)
+    return [os.fspath(each) for each in files]
 
 
-def _told_of(experts: Experts, own: Reviews | None) -> Experts:
-    """Say that the workspace's own reads were heard, and how to leave them out."""
-    if own is None or own.table.is_empty():
-        return experts
+def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, Any]]:
+    """Say of every option whether it was given, and why it has its value; a workspace is about one dataset."""
+    values = {}
+    for name, passed in given.items():
+        default, reason = DEFAULTS[name]
+        if name in ("source", "mapping") and given["source"] is None and (kept := home.remembered(name)):
+            default, reason = kept, "the dataset of this workspace"
+        if passed is None:
+            values[name] = {"value": default, "given": "defaulted", "reason": reason}
+        else:
+            values[name] = {"value": passed, "given": "passed", "reason": ""}
+    return values
+
+
+def _experts(home: Workspace, use: Mapping[str, Any], dataset: Dataset) -> Experts:
+    """Read what experts say: in the files that are named, and in the workspace's own ledger."""
+    own, notices = None, run_record.left_out(home, use)
+    if home.keeps_ledger and not use["no_reviews"]:
+        # Imported here, because it brings a database that most audits do not need.
+        from bpals.reviews.ledger_reads import own_reads  # noqa: PLC0415
+
+        own = own_reads(home, dataset.vocabulary)
+        notices += _own_reviews(own)
+    if own is None and all(use[option] is None for option in ("calibrate", "reviews", "refit")):
+        return Experts(notices=tuple(notices))
+    # Imported here, because an audit without experts needs no reader of their files.
+    from bpals.tasks.expert_labels import load_experts  # noqa: PLC0415
+
+    experts = load_experts(use, dataset, own)
+    return replace(experts, notices=(*notices, *experts.notices))
+
+
+def _own_reviews(own: Reviews) -> list[Notice]:
+    """Say that the workspace's own reads were used, and how to leave them out."""
+    if own.table.is_empty():
+        return []
     pairs = several(own.settled.height, "pair that was", "pairs that were")
     settled = f", and {pairs} settled" if own.settled.height else ""
-    reads = several(own.table.height, "read that this workspace keeps was", "reads that this workspace keeps were")
-    message = f"{reads} heard{settled}. To leave such reads out, type: bpals audit --no-reviews"
-    notice = Notice(code="own_reviews", count=own.table.height, message=message)
-    return replace(experts, notices=(notice, *experts.notices))
+    reads = several(own.table.height, "read of this workspace was", "reads of this workspace were")
+    message = f"{reads} used{settled}. To leave them out, type: bpals audit --no-reviews"
+    return [Notice(code="own_reviews", count=own.table.height, message=message)]
 
 
 def _ask(judge: RecordJudge | None, dataset: Dataset, experts: Experts, progress: Progress) -> Answers:
@@ -269,32 +296,18 @@ def load_source(spec: str, mapping: str | None = None) -> Dataset:
     raise UnknownName.of("source", spec, ("nih", "nih:FILE", "table:FILE"), where="--source")
 
 
-def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, Any]]:
-    """Say of every value whether it was passed or defaulted, and why; judges here were asked about one dataset."""
-    values = {}
-    for name, passed in given.items():
-        default, reason = DEFAULTS[name]
-        if name in ("source", "mapping") and given["source"] is None and (kept := home.remembered(name)):
-            default, reason = kept, "the dataset of this workspace"
-        if passed is None:
-            values[name] = {"value": default, "given": "defaulted", "reason": reason}
-        else:
-            values[name] = {"value": passed, "given": "passed", "reason": ""}
-    return values
-
-
 def _few(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:
-    """Warn where the record is too small for its judge to learn much from."""
-    films = dataset.images.height
-    if judge is None or films >= FEW_FILMS:
+    """Warn where the dataset is too small for the metadata judge to learn from."""
+    images = dataset.images.height
+    if judge is None or images >= FEW_IMAGES:
         return []
-    few = several(films, "film is little", "films are few")
-    words = f"{few} for the record judge, which learns from what is there: read each trust with care"
-    return [Notice(code="few_films", count=films, message=words)]
+    few = several(images, "image is too little", "images are few")
+    words = f"{few} for the metadata judge, which learns from the dataset's own table. Treat each trust with care"
+    return [Notice(code="few_films", count=images, message=words)]
 
 
-def _write_answers(staging: Staging, dataset: Dataset, answers: Answers) -> None:
-    """Write what the signal is made of: the films, the claims, and what the record judge answered."""
+def _write_inputs(staging: Staging, dataset: Dataset, answers: Answers) -> None:
+    """Write the tables that the signal is made of: images, claims, and the metadata judge's answers."""
     staging.write_table("images.parquet", dataset.images)
     staging.write_table("claims.parquet", dataset.claims)
     if not answers.claims.is_empty():

@@ -26,10 +26,11 @@ from bpals.room.desk.study import Study
 from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks import run_record
 from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, load_source, weigh
-from bpals.tasks.panel import Experts, choose, load_experts
+from bpals.tasks.expert_labels import load_experts
+from bpals.tasks.panel import choose
 from bpals.tasks.reading_list import draw_cases
 from bpals.tasks.run_record import SIGNAL
-from bpals.types import Dataset, Notice, Reviews, judgments_schema
+from bpals.types import Dataset, Experts, Notice, Reviews, judgments_schema
 
 FIRST = 500
 """The part of the queue whose change is counted."""

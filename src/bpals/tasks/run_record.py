@@ -13,9 +13,8 @@ from bpals.signal.calibrate import ENOUGH_ERRORS
 from bpals.signal.trust import Signal
 from bpals.store.files import commit, packages
 from bpals.store.workspace import Workspace
-from bpals.tasks.panel import Experts
 from bpals.text import several
-from bpals.types import Dataset, Notice, Reference, Reviews
+from bpals.types import Dataset, Experts, Notice, Reference, Reviews
 from bpals.version import VERSION
 
 SIGNAL = "signal.parquet"
@@ -82,7 +81,7 @@ def described(
             "inputs": dict(taught.inputs),
             "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
         }
-    untaught = [*_unfitted(reference, signal), *experts.unshifted(signal.shifts), *_unlearnt(signal)]
+    untaught = [*_unfitted(reference, signal), *_unshifted(experts.random_sample, signal), *_unlearnt(signal)]
     notices = [*dataset.notices, *experts.notices, *untaught, *noticed]
     return {
         "bpals": VERSION,
@@ -167,6 +166,22 @@ def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
             why = _too_few(signal.untaught[finding])
         message = f"{reference.kind}: nothing was fitted for {finding}: of its {several(pairs, 'expert label')} {why}"
         notices.append(Notice(code="unfitted", count=pairs, message=message))
+    return notices
+
+
+def _unshifted(sample: Reference | None, signal: Signal) -> list[Notice]:
+    """Say which findings the random sample did not shift: only what was fitted can be shifted."""
+    if sample is None:
+        return []
+    notices = []
+    sides = sample.truth.group_by("finding", maintain_order=True).agg(pl.len(), pl.col("present").mean())
+    for finding, pairs, share in sides.iter_rows():
+        if finding in signal.shifts:
+            continue
+        all_alike = {0.0: "absent", 1.0: "present"}.get(share)
+        labels = several(pairs, "label is", "labels are all")
+        why = f"its {labels} {all_alike}" if all_alike else "nothing was fitted for it"
+        notices.append(Notice(code="unshifted", count=pairs, message=f"--refit: {finding} was not shifted: {why}"))
     return notices
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpals.findings import Vocabulary
-from bpals.sources.claims import ABSENT, PRESENT, SILENT, UNCERTAIN, combine_readers, make_claims
+from bpals.sources.columns import ABSENT, PRESENT, SILENT, UNCERTAIN, combine_readers, make_claims
 
 LETTERS = {"+": PRESENT, "-": ABSENT, "?": UNCERTAIN, ".": SILENT}
 

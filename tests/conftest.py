@@ -45,10 +45,11 @@ EXPERT = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert")
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave out, of `-m quick`, the files without such a test: most of them import what a core install has not."""
-    if config.option.markexpr == "quick" and collection_path.match("test_*.py"):
-        return True if b"mark.quick" not in collection_path.read_bytes() else None
-    return None
+    """Leave out, of `-m quick`, files and folders without such a test: they import what a core install has not."""
+    if config.option.markexpr != "quick" or collection_path == ROOT / "tests" or collection_path == ROOT:
+        return None
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    return None if any(b"mark.quick" in file.read_bytes() for file in files) else True
 
 
 def pytest_collection_modifyitems(items):

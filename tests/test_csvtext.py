@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpals.csvtext import CsvText
 from bpals.errors import SourceError
-from bpals.tablewords import TableWords
+from bpals.store.tables import CsvText, TableWords
+
+pytestmark = pytest.mark.quick
 
 
 def csv_text(content, separator=","):

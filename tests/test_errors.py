@@ -13,6 +13,8 @@ from bpals.cli.main import INTERRUPTED
 from bpals.errors import BpalsError, MissingExtra, UnknownName, UsageError, install_line
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 
 def classes():
     """Every exception the package defines."""

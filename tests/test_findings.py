@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Vocabulary, fold
 
+pytestmark = pytest.mark.quick
+
 
 def test_nih_has_its_fourteen_findings():
     """Fourteen, none of them `No Finding`, which is the absence of all."""

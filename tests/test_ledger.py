@@ -21,6 +21,8 @@ from bpals.store.ledger.schema import STUDY
 from bpals.types import FILM_ANSWERS, JudgeCard, Judgment, Question, Reply, Usage, answers_schema
 from world.ledgers import CARD, NIH_QUESTIONS, QUESTIONS, asked, enrolled, failed, snapshot
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def ledger(ledger_address):

@@ -11,6 +11,8 @@ from bpals.tasks.reading_list import CASES, draw_cases, reading_list
 from bpals.types import REVIEWS, Reviews
 from world import workspaces
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):

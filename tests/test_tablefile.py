@@ -8,6 +8,8 @@ import pytest
 from bpals.errors import TruthError
 from bpals.store.tables import TableWords, open_table, read_columns
 
+pytestmark = pytest.mark.quick
+
 WORDS = TableWords(error=TruthError, where=" after --x", doubled="{name}: {column!r} twice", no_rows="{name}: {head}")
 
 

@@ -18,6 +18,8 @@ from bpals.errors import UsageError, WorkspaceError
 from bpals.store.workspace import FORMAT, LEDGER, Workspace, sha256
 from bpals.tasks.review_files import load_reviews
 
+pytestmark = pytest.mark.quick
+
 NAMES = ("claims.parquet", "judgments/record.parquet", "signal.parquet")
 
 

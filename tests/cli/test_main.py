@@ -15,6 +15,8 @@ from bpals.errors import SourceError
 from bpals.version import VERSION
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 COMMANDS = sorted(get_command(make_app()).commands)
 
 

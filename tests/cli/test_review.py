@@ -10,6 +10,8 @@ from bpals.cli.main import obey
 from world import workspaces
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):

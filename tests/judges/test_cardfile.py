@@ -7,6 +7,8 @@ import pytest
 from bpals.errors import BpalsError, JudgeError
 from bpals.judges import table
 
+pytestmark = pytest.mark.quick
+
 
 def write(folder, text):
     """Put a card there."""

@@ -8,6 +8,8 @@ import pytest
 from bpals.errors import JudgeError
 from bpals.judges.table import read_scores
 
+pytestmark = pytest.mark.quick
+
 
 def write(folder, content, name="scores.csv"):
     """Put a file there."""

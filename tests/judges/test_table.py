@@ -12,6 +12,8 @@ from bpals.sources import nih
 from bpals.types import answers_schema
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 VOCABULARY = Vocabulary(name="three", findings=("Effusion", "Mass", "Hernia"), aliases={"Pleural effusion": "Effusion"})
 FILMS = ["p1/a.png", "p1/b.png", "p2/c.png"]
 WIDE = "image_id,Effusion,Mass,Hernia\np1/a.png,0.9,0.2,0.01\np1/b.png,0.1,,0.02\n"

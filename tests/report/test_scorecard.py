@@ -6,6 +6,8 @@ import pytest
 
 from bpals.report.scorecard_page import boards, reliabilities, render_scorecard
 
+pytestmark = pytest.mark.quick
+
 
 def test_rows_are_sorted_into_boards_and_contests(small):
     """One board a reference and split; over all claims apart from within presences and absences."""

@@ -1,9 +1,13 @@
 """The words of each page that bpals writes, in tests/snapshots."""
 
+import pytest
+
 from bpals.report.comparison_page import render_comparison
 from bpals.report.page import render
 from bpals.report.scorecard_page import render_scorecard
 from world.snapshots import assert_snapshot, page_text
+
+pytestmark = pytest.mark.quick
 
 
 def test_the_report(page, calibrated_page, patientless_page):

@@ -3,10 +3,13 @@
 import statistics
 
 import polars as pl
+import pytest
 
 from bpals.report.tallies import BINS, Side, reasons, tally
 from bpals.report.wording import FLAGS
 from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 
 def test_the_tally_counts_what_a_plain_loop_counts(dataset, signal):

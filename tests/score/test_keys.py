@@ -8,6 +8,8 @@ from bpals.findings import NIH
 from bpals.reviews import verdicts
 from bpals.reviews.verdicts import key_of, with_inclusion, write_sheet
 
+pytestmark = pytest.mark.quick
+
 LISTED = pl.DataFrame(
     {"image_id": ["a.png", "b.png"], "finding": ["Mass", "Edema"], "value": [1.5, None],
      "inclusion": [0.99, 1e-05], "drawn": ["value", "random"]}

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from bpals.score.metrics import Curve, Reliability, brier, mass_bins
+from bpals.metrics import Curve, Reliability, brier, mass_bins
+
+pytestmark = pytest.mark.quick
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is in the extra bpals[peers]")
 

@@ -8,6 +8,8 @@ from bpals.findings import NODULE_OR_MASS, Group
 from bpals.score.opinions import Audited, about, opinions
 from bpals.store.workspace import Workspace
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def audited(audit):

@@ -9,6 +9,8 @@ from bpals.reviews import verdicts as verdicts_module
 from bpals.types import REVIEWS
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 FOUR = "Image Index,Patient ID,Fracture,Pneumothorax,Airspace opacity,Nodule or mass,Set Id\n"
 READ = "Patient ID,Image ID,Reader ID,Fracture,Pneumothorax,Airspace opacity,Nodule/mass,Set ID\n"
 FOURTEEN = ",".join(finding.replace("_", " ") for finding in NIH.findings)

@@ -6,8 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.score.resamples import Resampling
+from bpals.score.intervals import Resampling
 from bpals.score.scorecard import FIGURES, GIVEN, METHODS, scorecard
+
+pytestmark = pytest.mark.quick
 
 FEW = Resampling(draws=60, seed=0)
 

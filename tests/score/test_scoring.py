@@ -21,6 +21,8 @@ from bpals.tasks.score import scorecard
 from world import made_judges
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 FEW = Resampling(draws=20, seed=0)
 KEYS = ["reference", "split", "finding", "given", "method", "n", "errors"]
 FOUR = "Image Index,Fracture,Pneumothorax,Airspace opacity,Nodule or mass,Set Id\n"
@@ -74,7 +76,7 @@ def test_one_call_gives_rows_frame_curve_and_notes(masses, truth):
     assert [(curve["reference"], curve["finding"]) for curve in card.reliability] == [
         ("table", "Mass"), ("table", "pooled"),
     ]  # fmt: skip
-    assert card.notes == []
+    assert [note for note in card.notes if note.code != "no_cleanlab"] == []
     assert card.meta["bootstrap"] == 20
 
 

@@ -9,6 +9,8 @@ from bpals.errors import TruthError
 from bpals.reviews import verdicts
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 GOOD = "Image ID,Mass\na.png, YES \nb.png,NO\n"
 
 

@@ -10,6 +10,8 @@ from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="module")
 def dataset():

@@ -23,6 +23,8 @@ from bpals.testing import tiny_dataset
 from bpals.types import FLAG, REVIEWS, Reviews
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 
 def flagged(rule, trust, high=None, split=None):
     """The flags of claims, as words."""

@@ -19,6 +19,8 @@ from bpals.testing import tiny_dataset
 from bpals.types import FILM_ANSWERS, FILM_CHECKS, IMAGES, REVIEWS, Reviews, judgments_schema
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 STATES = {"+": 1.0, "-": 0.0, "?": 0.5, ".": np.nan}
 
 

@@ -10,6 +10,8 @@ from bpals.findings import Vocabulary
 from bpals.sources import ABSENT, PRESENT, SILENT, UNCERTAIN, make_claims
 from bpals.sources.columns import combine_readers
 
+pytestmark = pytest.mark.quick
+
 LETTERS = {"+": PRESENT, "-": ABSENT, "?": UNCERTAIN, ".": SILENT}
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 COLUMNS = """
 [columns]
 image = "file"

@@ -8,6 +8,8 @@ import pytest
 from bpals.sources import tabular
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 LIST = """
 [columns]
 image = "file"

@@ -8,6 +8,8 @@ import pytest
 from bpals.errors import SourceError, UnknownName
 from bpals.sources.mapping import LAYOUTS, ROLES, SHIPPED, STATES, load_mapping, parse_mapping
 
+pytestmark = pytest.mark.quick
+
 COLUMNS = """
 [columns]
 image = "file"

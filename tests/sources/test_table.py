@@ -11,6 +11,8 @@ from bpals.sources import tabular
 from bpals.types import IMAGES, claims_schema
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 COLUMNS = """
 [columns]
 image = "file"

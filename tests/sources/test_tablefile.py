@@ -15,6 +15,8 @@ from bpals.sources.mapping import open_table
 from bpals.store.tables import LIST_SEPARATOR
 from world.words import mentions
 
+pytestmark = pytest.mark.quick
+
 
 def refusal(path):
     """The one line that a path is refused with."""

@@ -27,13 +27,13 @@ from bpals.report.charts import element
 from bpals.reviews import verdicts
 from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited, about
-from bpals.score.replay import OURS, SPENDING, Row, curves, holds, learning, replay, rivals, with_reads, yardsticks
 from bpals.signal.pairs import logit
 from bpals.signal.ridge import newton
 from bpals.signal.value import Worth, values
 from bpals.store.workspace import Workspace
 from bpals.testing.fakes import made_up_reads
 from bpals.types import SAYS
+from replay import OURS, SPENDING, Row, curves, holds, learning, replay, rivals, with_reads, yardsticks
 from section import Section
 
 Floats = NDArray[np.float64]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bpals.score.intervals import Resamples, Resampling
-from bpals.score.pairwise import BEHAVIOUR_FIGURES, MEAN, Side, behaviour, of_another_patient
+from bpals.score.pairwise import BEHAVIOUR, MEAN, Side, behaviour, of_another_patient
 from world import made_judges
 
 DRAWS = Resamples.of(np.arange(300), Resampling(draws=300))
@@ -67,7 +67,7 @@ def test_a_finding_without_an_answer_has_no_figure_and_is_not_in_the_mean():
     rows = rows_of([0.9] * 60 + [0.1] * 140, findings=("Effusion", "Hernia"))
     answered, silent, mean = rows
     assert (silent["asked"], silent["answered"], silent["p_without_film"]) == (0, 0, None)
-    assert [silent[name] for name in BEHAVIOUR_FIGURES] == [None] * len(BEHAVIOUR_FIGURES)
+    assert [silent[name] for name in BEHAVIOUR] == [None] * len(BEHAVIOUR)
     assert mean["finding"] == MEAN
     assert mean["yes_rate"] == answered["yes_rate"] == 0.3
     refused, _ = rows_of([None] * 20)

@@ -16,11 +16,11 @@ class Missing:
         if name.partition(".")[0] == "cleanlab":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Missing())
-from bpals.score import peers
+from bpals.score import opinions
 import numpy as np
 from bpals.errors import MissingExtra
 try:
-    peers.cleanlab_suspicion(np.array([True, False]), np.array([0.1, 0.2]))
+    opinions.cleanlab_suspicion(np.array([True, False]), np.array([0.1, 0.2]))
 except MissingExtra as missing:
     print(missing)
 """

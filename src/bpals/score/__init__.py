@@ -1,1 +1,1 @@
-"""Trust against radiologists: what experts said, and how well a signal finds the labels they reject."""
+"""Scores: how well a signal finds the labels that experts reject, and how well judges tell findings."""

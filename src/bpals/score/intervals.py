@@ -1,7 +1,7 @@
-"""The bootstrap over patients: whole patients are drawn, so that the films of one stay together.
+"""Intervals that treat the images of one patient as one cluster: in closed form, and by a bootstrap over patients.
 
-Weights are `(draws, pairs)` matrices of counts: how often a pair's patient was drawn. One set of draws serves every
-finding and every method, which makes their differences paired.
+`Placed` has each patient's part in a figure, after DeLong. `Resamples` draws whole patients: weights are
+`(draws, pairs)` matrices of counts. One set of draws serves every finding and method, so their differences are paired.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Placed:
     value: float
     patients: NDArray[Any]
     parts: Floats
-    """One number a patient; they add up to 0."""
+    """One number per patient; they add up to 0."""
 
     @classmethod
     def auroc(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
-        """Place the films of each class among those of the other; there must be some of both."""
+        """Rank the images of each class among those of the other; there must be some of both."""
         places = order(score)
         ordered, hit = score[places], present[places]
         step = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
@@ -51,13 +51,13 @@ class Placed:
 
     @classmethod
     def average_precision(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
-        """Say how pure the films are that a score puts first; there must be a presence."""
+        """Say how pure the images are that a score puts first; there must be a presence."""
         curve = Curve.of(score, present)
         value = float(curve.average_precision()[0])
         _, step = np.unique(-score, return_inverse=True)
         hits, seen = curve.wrong[0], curve.seen[0]
         gained = np.diff(hits, prepend=0.0)
-        # A film that weighs more moves the precision of its own step and of those below: up if it is a hit, else down.
+        # An image that weighs more moves the precision of its own step and of those below: up if a hit, else down.
         raised = np.cumsum((gained / seen)[::-1])[::-1][step]
         lowered = np.cumsum((gained * hits / seen**2)[::-1])[::-1][step]
         part = (present * ((hits / seen)[step] - value + raised) - lowered) / hits[-1]
@@ -65,7 +65,7 @@ class Placed:
 
     @classmethod
     def brier(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
-        """Give the mean squared distance between a probability and what was so."""
+        """Give the mean squared distance between a probability and the truth."""
         squared = (score - present) ** 2
         value = float(squared.mean())
         return cls._of(value, (squared - value) / len(squared), patients)
@@ -87,7 +87,7 @@ class Placed:
 
     @classmethod
     def _of(cls, value: float, part: Floats, patients: NDArray[Any]) -> Placed:
-        """Add up the parts of the films of each patient."""
+        """Add up the parts of each patient's images."""
         if patients.dtype.kind == "i" and patients.min(initial=0) >= 0 and patients.max(initial=0) <= 2 * len(patients):
             known = np.flatnonzero(np.bincount(patients))  # numbered already, and counting is quicker than sorting
             parts = np.bincount(patients, weights=part)[known]
@@ -112,7 +112,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A figure of one judge less that of another on the same films."""
+    """A figure of one judge less that of another on the same images."""
 
     value: float
     low: float
@@ -162,7 +162,7 @@ class Resamples:
     """The drawn patients, and which of them each pair belongs to."""
 
     counts: NDArray[np.uint16]
-    """One row a draw, one column a patient: how often it was drawn."""
+    """One row per draw, one column per patient: how often it was drawn."""
     patient: NDArray[np.int64]
     """The column of `counts` for each pair."""
 
@@ -187,12 +187,12 @@ class Resamples:
             yield self.counts[start : start + step, self.patient].astype(np.float64)
 
     def add_up(self, patient: NDArray[np.int64], columns: Sequence[NDArray[Any]]) -> Floats:
-        """Add columns up patient by patient: one row a column of `counts`, so that a bootstrap is one product."""
+        """Add columns up patient by patient: one row per column of `counts`, so that a bootstrap is one product."""
         sums = [np.bincount(patient, weights=column, minlength=self.counts.shape[1]) for column in columns]
         return np.stack(sums, axis=1)
 
     def totals(self, sums: Floats) -> Floats:
-        """Add up what patients have, once over all of them and then over each draw: one row more than draws."""
+        """Add up the patients' sums, once over all patients and then over each draw: one row more than draws."""
         used = np.flatnonzero(sums.any(axis=1))
         kept = sums[used]
         step = max(1, CELLS // max(1, len(used)))

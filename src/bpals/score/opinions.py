@@ -1,7 +1,7 @@
-"""What an audit holds of a pair, be it one finding or a group: the claim, the trust, and what the judges said.
+"""What an audit knows of a pair, for one finding or a group: the label, the trust, and the judges' answers.
 
-A group claims presence if any member is claimed present. Its probability is min(1, sum of the members'): the labeller
-seldom gives two members at once. Where the audit calibrated the group itself, its own row stands instead.
+A group is labelled present if any member is. Its probability is min(1, sum of the members'): the labeller seldom
+gives two members at once. Where the audit calibrated the group itself, the group's own row is used instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 def cleanlab_suspicion(claimed: NDArray[np.bool_], p_present: Floats) -> Floats:
-    """Rank claims as cleanlab does: those it prunes by noise rate first, then the others, both by self-confidence."""
+    """Rank labels as cleanlab does: those it prunes by noise rate first, then the others, both by self-confidence."""
     try:
         filtering = importlib.import_module("cleanlab.filter")
     except ImportError:
@@ -43,7 +43,7 @@ def cleanlab_suspicion(claimed: NDArray[np.bool_], p_present: Floats) -> Floats:
 
 
 CROSSFIT = "/crossfit"
-"""How the method of a row ends whose trust never rested on its own review."""
+"""The end of the method of a row whose trust does not rest on its own review."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class Audited:
     groups: pl.DataFrame | None = None
     calibration: pl.DataFrame | None = None
     judges: Mapping[str, pl.DataFrame] = field(default_factory=dict)
-    """Image judge -> what it answered, for the rows that show what each of them finds alone."""
+    """Image judge -> its answers, for the rows that score each judge alone."""
 
 
 def opinions(audited: Audited, group: Group) -> pl.DataFrame:
-    """Give, for every film with a claim: `says, trust, p_judge, self_fitted`; what nobody could say is null."""
+    """Give `says, trust, p_judge, self_fitted` for every image with a label; null where unknown."""
     claims = _claims(audited.claims, group)
     rows = _members(audited.signal, group).select(
         "image_id", "finding", "p_present", "trust", crossfit=pl.col("method").str.ends_with(CROSSFIT)
@@ -82,7 +82,7 @@ def opinions(audited: Audited, group: Group) -> pl.DataFrame:
 def about(
     asked: pl.DataFrame, audited: Audited, groups: Iterable[Group], *, baselines: bool = True
 ) -> tuple[pl.DataFrame, list[Notice]]:
-    """Join what the audit holds to the pairs that were asked about; pairs that cannot be scored are counted.
+    """Join what the audit knows to the pairs in question; pairs that cannot be scored are counted.
 
     `asked` has `image_id`, `finding` and any other columns. The columns `patient, claimed, trust, p_judge` come to
     it, and with `baselines` also `prevalence`, `cleanlab` and a `p_judge NAME` for each image judge.
@@ -108,7 +108,7 @@ def _members(table: pl.DataFrame, group: Group) -> pl.DataFrame:
 
 
 def _claims(claims: pl.DataFrame, group: Group) -> pl.DataFrame:
-    """One row a film: present if any member is, absent if all are, else uncertain; part silence is no claim."""
+    """One row per image: present if any member is, absent if all are, else uncertain; part silence is no label."""
     says = pl.col("says").cast(pl.String)
     films = (
         _members(claims, group)
@@ -148,7 +148,7 @@ def _trust(p_present: pl.Expr) -> pl.Expr:
 
 
 def _self_fitted(rows: pl.DataFrame, calibration: pl.DataFrame | None, group: Group) -> pl.DataFrame:
-    """Films whose trust rests on their own review: a used row that was not cross-fitted."""
+    """Images whose trust rests on their own review: a used row that was not cross-fitted."""
     if calibration is None:
         return pl.DataFrame(schema={"image_id": pl.String, "self_fitted": pl.Boolean})
     used = calibration.select("image_id", pl.col("finding").cast(pl.String))
@@ -164,7 +164,7 @@ def _self_fitted(rows: pl.DataFrame, calibration: pl.DataFrame | None, group: Gr
 
 
 def _own_rows(said: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFrame:
-    """Where `groups.parquet` has a row for the group, that row's trust stands."""
+    """Use the trust of the group's own row, where `groups.parquet` has one."""
     if audited.groups is None:
         return said
     rows = audited.groups.filter(pl.col("finding").cast(pl.String) == group.name)
@@ -182,7 +182,7 @@ def _own_rows(said: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFram
 
 
 def _with_judges(held: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFrame:
-    """Add what each image judge alone gives, `p_judge NAME`; null where it did not answer."""
+    """Add the answers of each image judge, `p_judge NAME`; null where it did not answer."""
     for name, answers in audited.judges.items():
         own = _summed(_answers(answers, group), group).rename({"p": f"p_judge {name}"})
         held = held.join(own, on="image_id", how="left", maintain_order="left")
@@ -204,11 +204,11 @@ def _cleanlab(judged: pl.DataFrame, finding: str, notices: list[Notice]) -> pl.S
     claimed = (judged["says"] == "present").to_numpy()
     try:
         if judged.is_empty():
-            reason = ": the record judge took no part, and it needs its answers"
+            reason = ": it needs the answers of the metadata judge, which took no part"
         elif claimed.any() and not claimed.all():
             return pl.Series(cleanlab_suspicion(claimed, judged["p_judge"].to_numpy()))
         else:
-            reason = f" for {finding}: the dataset makes only one kind of claim about it"
+            reason = f" for {finding}: all its labels are alike"
     except MissingExtra as missing:
         reason = f": {missing}"
     notice = Notice(code="no_cleanlab", count=1, message=f"there are no rows of cleanlab{reason}")
@@ -244,13 +244,13 @@ def _refuse_self_fitted(pairs: pl.DataFrame) -> None:
 
 
 def _scorable(pairs: pl.DataFrame, images: pl.DataFrame, notices: list[Notice]) -> pl.DataFrame:
-    """Keep the pairs with a definite claim and a trust; count the others by reason."""
-    # An audit without the record judge has no p_judge at all; else every method is scored on the same pairs.
+    """Keep the pairs with a definite label and a trust; count the others by reason."""
+    # An audit without the metadata judge has no p_judge at all; else every method is scored on the same pairs.
     compared = pairs["p_judge"].is_not_null().any()
     unjudged = pl.col("trust").is_null() | (pl.col("p_judge").is_null() & compared)
     for code, condition, words in (
         ("silent", pl.col("says").is_null(), "about which the dataset is silent"),
-        ("uncertain_claims", pl.col("says") == "uncertain", "whose claim is uncertain"),
+        ("uncertain_claims", pl.col("says") == "uncertain", "whose label is uncertain"),
         ("unjudged", unjudged, "that no judge answered for"),
     ):
         left_out = pairs.filter(condition)
@@ -260,13 +260,13 @@ def _scorable(pairs: pl.DataFrame, images: pl.DataFrame, notices: list[Notice]) 
             message = f"{those} left out (first: {left_out['image_id'][0]})"
             notices.append(Notice(code=code, count=left_out.height, message=message))
     if pairs.is_empty():
-        raise TruthError("no pair of the reference has both a claim and a trust in this audit. Type: bpals audit")
+        raise TruthError("no pair of the reference has both a label and a trust in this audit. Type: bpals audit")
     joined = pairs.join(_patients(images), on="image_id", how="left", maintain_order="left")
     return joined.with_columns(claimed=pl.col("says") == "present").drop("says", "self_fitted")
 
 
 def _patients(images: pl.DataFrame) -> pl.DataFrame:
-    """Number the patients; a film whose patient is unknown is a patient of its own."""
+    """Number the patients; an image whose patient is unknown is a patient of its own."""
     alone = pl.lit("film ") + pl.col("image_id")
     named = pl.lit("patient ") + pl.col("patient_id")
     return images.select("image_id", patient=pl.coalesce(named, alone).rank("dense").cast(pl.Int64))

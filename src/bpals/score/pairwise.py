@@ -1,6 +1,7 @@
-"""Behaviour: how a judge answers, whatever is so: how often it says yes, contradicts itself, or does not look.
+"""Two judges compared on the pairs that both were asked: who is right, who errs together, where they differ.
 
-Evidence. e = logit(p_present). A film that is shown in place of another moves it, or the judge did not look.
+`join` lays their answers beside a yardstick: the dataset's labels, or experts. `quality`, `dependence`, `gaps` and
+`behaviour` each turn that into rows, with intervals over patients.
 """
 
 from __future__ import annotations
@@ -18,30 +19,43 @@ from bpals.score.intervals import Difference, Placed, Resamples, interval
 from bpals.types import OUTCOME
 
 Row = dict[str, Any]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 MEAN = "mean"
 """The name of the row that averages over findings."""
 FEWEST = 5
-"""Patients with the finding, and without it, that a figure needs at least."""
+"""A figure needs this many patients with the finding, and this many without."""
 FIGURES = {
     "auroc": Placed.auroc,
     "ap": Placed.average_precision,
     "brier": Placed.brier,
     "ece": Placed.ece,
 }
-"""How well a judge tells, and how far its raw probability is one."""
+"""How well a judge ranks images, and how well its raw probability is calibrated."""
 LETTERS = "ab"
+CELLS = 4
+"""Both judges, the first only, the second only, neither."""
+JUDGES = 2
+MOVED = 0.06
+"""Nats. A server may drift this far between two equal requests; an answer that moves less ignores the image."""
+SMALLEST = 1e-6
+"""Probabilities are kept this far from 0 and 1, so that every logit is finite."""
+LITTLE = 0.9
+"""With less probability mass on yes and no than this, the model wanted to say something else."""
+BEHAVIOUR = ("yes_rate", "coherent", "acquiescence", "low_mass", "reliance", "depends")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two judges: its sealed answers, and its answer without a film, subject by subject."""
+    """One of the two judges: its answers, and its answer without an image, subject by subject."""
 
     name: str
     answers: Mapping[str, pl.DataFrame]
     """Finding -> its rows of the judge's table."""
     offsets: Mapping[str, tuple[float, float]]
-    """Subject -> mean logit without a film of `present` and of `absent`; empty where the judge has no controls."""
+    """Subject -> mean logit without an image of `present` and of `absent`; empty where the judge has no controls."""
 
     @classmethod
     def of(cls, name: str, answers: pl.DataFrame, offsets: Mapping[str, tuple[float, float]] | None = None) -> Side:
@@ -68,15 +82,15 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The pairs of one finding that both judges were asked, film by film."""
+    """The pairs of one finding that both judges were asked, image by image."""
 
     finding: str
     table: pl.DataFrame
-    """image_id, patient (a number), p_a and p_b (null where not answered), truth (null where nobody knows)."""
+    """image_id, patient (a number), p_a and p_b (null where not answered), truth (null where unknown)."""
 
     @property
     def known(self) -> pl.DataFrame:
-        """The pairs of which the yardstick knows what is so."""
+        """The pairs whose truth the yardstick knows."""
         return self.table.drop_nulls("truth")
 
     @property
@@ -182,18 +196,10 @@ def holm(rows: list[Row]) -> list[Row]:
     return [{**row, "p_holm": corrected.get(row["finding"])} for row in rows]
 
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
-CELLS = 4
-"""Both, the first only, the second only, neither."""
-JUDGES = 2
-
-
 def dependence(several: Sequence[Pairs], against: str, resamples: Resamples) -> list[Row]:
-    """Say of each finding, and of their mean, how alike the two call and how far they err together."""
+    """Say for each finding, and for their mean, how alike the two call and how often they err together."""
     rows: list[Row] = [{"finding": pairs.finding, "against": against, "n": pairs.scored.height} for pairs in several]
-    sums = [_sums_dependence(pairs, resamples) for pairs in several]
+    sums = [_dependence_sums(pairs, resamples) for pairs in several]
     if not sums:
         return []
     totals = resamples.totals(np.hstack(sums)).reshape(len(resamples.counts) + 1, len(sums), JUDGES, CELLS)
@@ -202,7 +208,7 @@ def dependence(several: Sequence[Pairs], against: str, resamples: Resamples) -> 
     for place, row in enumerate(rows):
         row.update(_with_intervals({name: values[:, place] for name, values in figures.items()}))
     if len(rows) > 1:
-        means = {name: _mean_dependence(values) for name, values in figures.items()}
+        means = {name: _mean_of_findings(values) for name, values in figures.items()}
         known = int((~np.isnan(figures["error_correlation"][0])).sum())
         rows.append({"finding": MEAN, "against": against, "findings": known, **_with_intervals(means)})
     return rows
@@ -215,7 +221,7 @@ def called(p: Floats, count: int) -> Bools:
     return np.asarray(p >= np.partition(p, len(p) - count)[len(p) - count])
 
 
-def _sums_dependence(pairs: Pairs, resamples: Resamples) -> Floats:
+def _dependence_sums(pairs: Pairs, resamples: Resamples) -> Floats:
     """Count, patient by patient, who called and who was wrong: four cells each."""
     both = pairs.scored
     truth = both["truth"].to_numpy().astype(np.bool_)
@@ -230,16 +236,13 @@ def _cells(first: Bools, second: Bools) -> list[Bools]:
 
 def _with_intervals(figures: dict[str, Floats]) -> Row:
     """Give each figure with its interval, and how many independent judges two that err together so far are worth."""
-    row: Row = {}
-    for name, values in figures.items():
-        row[name] = None if np.isnan(values[0]) else float(values[0])
-        row[f"{name}_low"], row[f"{name}_high"] = interval(values[1:])
+    row = _with_ends(figures)
     rho = row["error_correlation"]
     # Kish: n judges whose errors correlate by rho carry n / (1 + (n - 1) rho); below 0 they are no more than two.
     return row | {"effective_judges": None if rho is None else JUDGES / (1 + (JUDGES - 1) * max(rho, 0.0))}
 
 
-def _mean_dependence(values: Floats) -> Floats:
+def _mean_of_findings(values: Floats) -> Floats:
     """Average over the findings that have the figure."""
     known = values[:, ~np.isnan(values[0])]
     return np.asarray(known.mean(axis=1)) if known.shape[1] else np.full(len(values), np.nan)
@@ -262,10 +265,6 @@ def _phi(cells: Floats) -> Floats:
     both, one, other, neither = np.moveaxis(cells, -1, 0)
     spread = np.sqrt((both + one) * (other + neither) * (both + other) * (one + neither))
     return _over(both * neither - one * other, spread)
-
-
-def _over(above: Floats, below: Floats) -> Floats:
-    return np.asarray(np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0))
 
 
 def gaps(several: Sequence[Pairs]) -> pl.DataFrame:
@@ -315,20 +314,10 @@ def by_patient(gaps: pl.DataFrame, count: int) -> pl.DataFrame:
     return found.sort(["beyond", "patient"], descending=[True, False]).head(count)
 
 
-Ints = NDArray[np.int64]
-
-MOVED = 0.06
-"""Nats. What a server may drift between two equal requests; an answer that moves less does not look at the film."""
-LITTLE = 0.9
-"""A mass below it says that the model wanted to say something else than yes or no."""
-SMALLEST = 1e-6
-BEHAVIOUR_FIGURES = ("yes_rate", "coherent", "acquiescence", "low_mass", "reliance", "depends")
-
-
 def behaviour(
     side: Side, findings: Sequence[str], films: pl.DataFrame, resamples: Resamples, draw: np.random.Generator
 ) -> list[Row]:
-    """Say of each finding, and of their mean, how one judge answers; `films` has `image_id` and `patient`, a number."""
+    """Say for each finding, and for their mean, how one judge answers; `films`: image_id, patient (a number)."""
     rows: list[Row] = []
     sums = []
     for finding in findings:
@@ -339,43 +328,42 @@ def behaviour(
         rows.append({"judge": side.name, "finding": finding, **counts, "p_without_film": _without(offset)})
         answered = known.filter(pl.col("outcome") == "answered") if counts["answered"] else None
         sums.append(_behaviour_sums(answered, offset, draw, resamples))
-    totals = resamples.totals(np.hstack(sums)).reshape(len(resamples.counts) + 1, len(rows), len(BEHAVIOUR_FIGURES), 2)
-    values = _behaviour_over(totals[..., 0], totals[..., 1])
+    totals = resamples.totals(np.hstack(sums)).reshape(len(resamples.counts) + 1, len(rows), len(BEHAVIOUR), 2)
+    values = _over(totals[..., 0], totals[..., 1])
     for place, row in enumerate(rows):
-        row.update(_behaviour_with_intervals(values[:, place]))
-    return [*rows, {"judge": side.name, "finding": MEAN, **_behaviour_with_intervals(_behaviour_mean(values))}]
+        row.update(_with_ends(dict(zip(BEHAVIOUR, values[:, place].T, strict=True))))
+    means = dict(zip(BEHAVIOUR, _behaviour_mean(values).T, strict=True))
+    return [*rows, {"judge": side.name, "finding": MEAN, **_with_ends(means)}]
 
 
 def _counts(its: pl.DataFrame) -> dict[str, int]:
-    """Count what became of each question."""
+    """Count the questions by outcome."""
     outcomes = its["outcome"].cast(pl.String) if its.height else pl.Series(dtype=pl.String)
     counted = dict(outcomes.alias("outcome").value_counts().iter_rows())
     return {"asked": its.height, **{outcome: counted.get(outcome, 0) for outcome in OUTCOME.categories}}
 
 
 def _without(offset: tuple[float, float] | None) -> float | None:
-    """The probability that it gives when there is no film."""
+    """The probability that it gives without an image."""
     return None if offset is None else float(1 / (1 + np.exp(-(offset[0] - offset[1]) / 2)))
 
 
 def _behaviour_sums(
     its: pl.DataFrame | None, offset: tuple[float, float] | None, draw: np.random.Generator, resamples: Resamples
 ) -> Floats:
-    """Add up each figure and how many films have it, patient by patient."""
+    """Add up each figure and how many images have it, patient by patient."""
     if its is None:
-        return np.zeros((resamples.counts.shape[1], 2 * len(BEHAVIOUR_FIGURES)))
+        return np.zeros((resamples.counts.shape[1], 2 * len(BEHAVIOUR)))
     patient = its["patient"].to_numpy()
     figures = _figures(its, patient, offset, draw)
-    columns = [
-        column for name in BEHAVIOUR_FIGURES for column in (np.nan_to_num(figures[name]), ~np.isnan(figures[name]))
-    ]
+    columns = [column for name in BEHAVIOUR for column in (np.nan_to_num(figures[name]), ~np.isnan(figures[name]))]
     return resamples.add_up(patient, columns)
 
 
 def _figures(
     its: pl.DataFrame, patient: Ints, offset: tuple[float, float] | None, draw: np.random.Generator
 ) -> dict[str, Floats]:
-    """One value a film for each figure; NaN where the judge has no such answer."""
+    """One value per image for each figure; NaN where the judge has no such answer."""
     p = its["p_present"].to_numpy()
     kept = np.clip(p, SMALLEST, 1 - SMALLEST)
     evidence = np.log(kept / (1 - kept))
@@ -398,9 +386,9 @@ def _figures(
 
 
 def of_another_patient(values: Floats, patient: Ints, draw: np.random.Generator) -> Floats:
-    """Give each film the value of a film of another patient, drawn at random; NaN if there is none."""
+    """Give each image the value of an image of another patient, drawn at random; NaN if there is none."""
     order = draw.permutation(len(values))
-    # Sorted by patient, a shift by the most films of one patient lands on another, unless one has more than half.
+    # Sorted by patient, a shift by the most images of one patient lands on another, unless one has more than half.
     order = order[np.argsort(patient[order], kind="stable")]
     shift = int(np.bincount(patient).max())
     other = np.empty(len(values))
@@ -408,21 +396,21 @@ def of_another_patient(values: Floats, patient: Ints, draw: np.random.Generator)
     return other
 
 
-def _behaviour_with_intervals(values: Floats) -> Row:
-    row: Row = {}
-    for place, name in enumerate(BEHAVIOUR_FIGURES):
-        row[name] = None if np.isnan(values[0, place]) else float(values[0, place])
-        row[f"{name}_low"], row[f"{name}_high"] = interval(values[1:, place])
-    return row
-
-
 def _behaviour_mean(values: Floats) -> Floats:
     """Average each figure over the findings that have it."""
     here = ~np.isnan(values[:1])
-    return _behaviour_over(
-        np.where(here, values, 0.0).sum(axis=1), np.broadcast_to(here.sum(axis=1), values[:, 0].shape)
-    )
+    return _over(np.where(here, values, 0.0).sum(axis=1), np.broadcast_to(here.sum(axis=1), values[:, 0].shape))
 
 
-def _behaviour_over(above: Floats, below: Floats) -> Floats:
+def _with_ends(figures: Mapping[str, Floats]) -> Row:
+    """Give each figure with its interval: the first value is the figure itself, the others are draws of it."""
+    row: Row = {}
+    for name, values in figures.items():
+        row[name] = None if np.isnan(values[0]) else float(values[0])
+        row[f"{name}_low"], row[f"{name}_high"] = interval(values[1:])
+    return row
+
+
+def _over(above: Floats, below: Floats) -> Floats:
+    """Divide; NaN where there is nothing to divide by."""
     return np.asarray(np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below > 0))

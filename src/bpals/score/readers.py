@@ -1,6 +1,6 @@
-"""Single readers as error finders: each against the majority of the other readers of the film.
+"""Single readers as error finders: each against the majority of the other readers of the image.
 
-A reader flags a claim by reading otherwise. The signal flags as many of the same pairs, the most suspect first.
+A reader flags a label by contradicting it. The signal flags as many of the same pairs, the most suspect first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAIR = ["image_id", "finding"]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Weights of what happened, one number a draw."""
+    """Weights of flags and errors, one number per draw."""
 
     flags: Floats
     errors: Floats
@@ -83,16 +83,16 @@ def readers(
 
 
 def _against_the_others(reads: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
-    """Add to each read what most of the other readers said; hedges and ties are left out and counted."""
+    """Add the majority of the other readers to each read; hedges and ties are left out and counted."""
     notices = []
     certain = reads.filter(pl.col("verdict").is_in(["present", "absent"]))
     for code, verdict, word in (("hedges", "uncertain", "hedged"), ("unreadable", "unreadable", "unreadable")):
         if count := reads.filter(pl.col("verdict") == verdict).height:
             those = several(count, f"{word} verdict was", f"{word} verdicts were")
             notices.append(Notice(code=code, count=count, message=f"{those} left out"))
-    said = (pl.col("verdict") == "present").cast(pl.Int64)
+    present = (pl.col("verdict") == "present").cast(pl.Int64)
     others = certain.with_columns(
-        read=said == 1, yes=said.sum().over(_PAIR) - said, reads=pl.len().over(_PAIR).cast(pl.Int64) - 1
+        read=present == 1, yes=present.sum().over(_PAIR) - present, reads=pl.len().over(_PAIR).cast(pl.Int64) - 1
     )
     tied = (pl.col("yes") * 2 == pl.col("reads")) & (pl.col("reads") > 0)
     alone = pl.col("reads") == 0

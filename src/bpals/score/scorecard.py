@@ -1,19 +1,19 @@
-"""The scorecard: how well a signal finds the labels that experts reject, beside others on the same pairs.
+"""The scorecard: how well a signal finds the labels that experts reject, beside other methods on the same pairs.
 
-An error is a claim that differs from the truth. Every method ranks the same pairs by suspicion:
+An error is a label that differs from the truth. Every method ranks the same pairs by suspicion:
 
     bpals            1 - trust
-    self_confidence  what the judge says against the claim, before any calibration
-    cleanlab         the same, with the claims that cleanlab would prune first
+    self_confidence  the metadata judge's doubt in the label, before any calibration
+    cleanlab         the same, with the labels that cleanlab would prune first
     label_only       presences first
-    prevalence       what is rare and claimed first: no judge at all, the floor
+    prevalence       rare presences first: no judge at all, the floor
     random           any order
     oracle           the errors first
 
-and, where image judges answered every pair, what is had without a signal:
+and, where image judges answered every pair, what they give without a signal:
 
-    judge NAME       what the judge alone says against the claim
-    record + NAME    the mean of its logit and the record judge's
+    judge NAME       the doubt of that judge alone
+    record + NAME    the mean of its logit and the metadata judge's
     mean of judges   the mean of all their logits
 """
 
@@ -50,7 +50,7 @@ SMALLEST = 1e-6
 
 
 def suspicions(pairs: pl.DataFrame) -> dict[str, Floats]:
-    """How suspect each method holds each pair; a method that cannot say for all of them is left out."""
+    """Give each method's suspicion of each pair; a method without a value for every pair is left out."""
     claimed, truth = pairs["claimed"].to_numpy(), pairs["present"].to_numpy()
     p_judge, prevalence = pairs["p_judge"].to_numpy(), pairs["prevalence"].to_numpy()
     held = {
@@ -62,13 +62,13 @@ def suspicions(pairs: pl.DataFrame) -> dict[str, Floats]:
         "random": np.zeros(len(claimed)),
         "oracle": (claimed != truth).astype(np.float64),
     }
-    held |= _unweighed(pairs)
+    held |= _equal_weights(pairs)
     # Rounded, because a sum taken in another order must not break a tie.
     return {method: np.round(scores, 12) for method, scores in held.items() if not np.isnan(scores).any()}
 
 
-def _unweighed(pairs: pl.DataFrame) -> dict[str, Floats]:
-    """What image judges find alone, beside the record, and all together, each counting the same."""
+def _equal_weights(pairs: pl.DataFrame) -> dict[str, Floats]:
+    """Give what image judges find alone, with the metadata judge, and all together with equal weights."""
     names = [name.removeprefix(ALONE) for name in pairs.columns if name.startswith(ALONE)]
     claimed = pairs["claimed"].to_numpy()
     logits = {name: _logit(pairs[f"{ALONE}{name}"].cast(pl.Float64).to_numpy()) for name in names}
@@ -169,7 +169,7 @@ def _spreads(names: Iterable[str]) -> Row:
 
 
 def _calibration(pairs: pl.DataFrame, error: Mask, resamples: Resamples) -> Row:
-    """How far the trust is from what was so."""
+    """Say how far the trust is from the outcome."""
     if not len(error):
         return _spreads(CALIBRATION)
     trust = pairs["trust"].to_numpy()
@@ -197,7 +197,7 @@ _PAIR = ["image_id", "finding"]
 
 
 def boxed_trust(truth: pl.DataFrame, audited: Audited, resampling: Resampling) -> tuple[list[Row], list[Notice]]:
-    """Compare the trust of presences with and without a box, by each finding that has boxes, and pooled."""
+    """Compare the trust of presences with and without a box, for each finding that has boxes, and pooled."""
     boxed = truth.select(_PAIR)
     presences = (
         audited.claims.filter(pl.col("says").cast(pl.String) == "present")

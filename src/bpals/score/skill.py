@@ -1,8 +1,8 @@
-"""Skill: how well a judge tells films with a finding from films without, by the scorecard's own AUROC.
+"""Skill: how well a judge tells images with a finding from images without, by AUROC.
 
-Experts are the yardstick where they read the finding, else the dataset's claims. The interval treats the films of a
-patient as one (`delong.py`). A judge whose interval does not lie above .5 has no signal for that finding, and must not
-move its trust: chance alone passes that test 1 time in 40.
+Experts are the yardstick where they read the finding, else the dataset's labels. The interval treats the images of
+one patient as one cluster (`intervals.py`). A judge whose interval does not lie above .5 has no signal for that
+finding, and must not move its trust: chance alone passes that test 1 time in 40.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 FEWEST_PATIENTS = 10
-"""With fewer patients on either side an interval promises too much: there is none, and so no signal."""
+"""With fewer patients on either side the interval would be too narrow: there is none, and so no signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What one judge gives, as matrices: a row a film, a column a finding."""
+    """The scores of one judge, as matrices: one row per image, one column per finding."""
 
     judge: str
     findings: tuple[str, ...]
     given: Floats
     """Larger means more likely present; NaN where it did not answer."""
     states: Floats
-    """What the dataset claims: 1 present, 0 absent, anything else neither."""
+    """What the labels say: 1 present, 0 absent, anything else neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yardstick:
-    """The films' patients, and what experts say of the films."""
+    """The patient of each image, and the experts' truth."""
 
     patient: Ints
-    """A number a film."""
+    """One number per image."""
     truth: pl.DataFrame
-    """row (of a film), finding, present."""
+    """row (of an image), finding, present."""
 
     @classmethod
     def of(cls, images: pl.DataFrame, reference: Reference | None = None) -> Yardstick:
-        """Number the patients, and find the films that experts read."""
+        """Number the patients, and find the images that experts read."""
         rows = images.select("image_id").with_row_index("row")
         patient = patients(images).rank("dense").to_numpy().astype(np.int64)
         empty = pl.DataFrame(schema={"row": pl.UInt32, "finding": pl.String, "present": pl.Boolean})
@@ -59,7 +59,7 @@ class Yardstick:
         return cls(patient=patient, truth=truth.select("row", "finding", "present"))
 
     def measure(self, scores: Scores) -> pl.DataFrame:
-        """Give the skill of one judge, a row a finding."""
+        """Give the skill of one judge, one row per finding."""
         with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
             rows = list(hands.map(lambda column: self._finding(scores, column), range(len(scores.findings))))
         return pl.DataFrame(rows, schema=SKILL, orient="row")
@@ -95,11 +95,11 @@ def _auroc(given: Floats, present: NDArray[np.bool_], patient: Ints) -> tuple[in
 def skill(
     answers: pl.DataFrame, claims: pl.DataFrame, images: pl.DataFrame, reference: Reference | None = None
 ) -> pl.DataFrame:
-    """Give the skill of each judge of an answers table, a row a judge and finding, in the order of their names."""
+    """Give the skill of each judge of an answers table, one row per judge and finding, in the order of their names."""
     findings = tuple(claims.schema["finding"].categories)  # type: ignore[attr-defined]
     yardstick = Yardstick.of(images, reference)
-    said = claims.select("image_id", "finding", value=pl.col("says").cast(pl.String).replace_strict(STATES))
-    states = _matrix(said, images, findings)
+    labels = claims.select("image_id", "finding", value=pl.col("says").cast(pl.String).replace_strict(STATES))
+    states = _matrix(labels, images, findings)
     tables = []
     for judge in answers["judge"].unique().sort():
         its = answers.filter((pl.col("judge") == judge) & (pl.col("outcome") == "answered"))
@@ -112,7 +112,7 @@ STATES = {"present": 1.0, "absent": 0.0, "uncertain": 0.5}
 
 
 def _matrix(table: pl.DataFrame, images: pl.DataFrame, findings: tuple[str, ...]) -> Floats:
-    """Lay values out, a row a film and a column a finding; NaN where there is none."""
+    """Lay values out, one row per image and one column per finding; NaN where there is none."""
     rows = images.select("image_id").with_row_index("row")
     columns = pl.DataFrame({"finding": list(findings)}, schema={"finding": pl.String}).with_row_index("column")
     placed = (

@@ -8,9 +8,9 @@ from bpals.errors import TruthError, UnknownName
 from bpals.findings import NIH
 from bpals.reviews import verdicts
 from bpals.score.intervals import Resampling
-from bpals.score.replay import OURS, SPENDING, Spent, curves, holds, learning, replay, rivals, with_reads, yardsticks
 from bpals.testing.fakes import made_up_reads
 from bpals.types import REVIEWS
+from replay import OURS, SPENDING, Spent, curves, holds, learning, replay, rivals, with_reads, yardsticks
 
 FEW = Resampling(draws=60)
 

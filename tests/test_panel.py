@@ -15,7 +15,7 @@ from bpals.judges.stub import StubJudge
 from bpals.score.intervals import Resampling
 from bpals.store.workspace import Workspace, seal_films
 from bpals.tasks.audit import load_source
-from bpals.tasks.panel import choose
+from bpals.tasks.chosen_judges import choose
 from bpals.tasks.score import scorecard
 from bpals.testing import check_signal
 from bpals.types import FILM_ANSWERS, FILM_CHECKS, KIND, OUTCOME, answers_schema
@@ -195,7 +195,7 @@ def test_no_judge_at_all_is_refused(home, wanted):
 def test_blanks_and_doubles_do_not_matter(home):
     """As people type lists."""
     chosen = choose(home, " eye, record ,eye")
-    assert [judge.name for judge in chosen.sealed] == ["eye"]
+    assert [judge.name for judge in chosen.finished] == ["eye"]
     assert chosen.record is not None
 
 
@@ -254,8 +254,8 @@ def test_what_is_said_of_a_blank_film_counts_for_nothing(films, home):
     rows = [{"image_id": blank, "blank": True, "checks": ["blank"]}, {"image_id": other, "blank": False, "checks": []}]
     table = pl.DataFrame([dict.fromkeys(FILM_CHECKS) | row for row in rows], schema=FILM_CHECKS)
     seal_films(home.path, table, {})
-    panel, notices = choose(home, "eye").seat(dataset, None)
-    answered = panel.voices[0].answered
+    panel, notices = choose(home, "eye").answers_about(dataset)
+    answered = panel.judges[0].answered
     assert not answered[saw[0]].any()
     assert answered[saw[1]].all()
     assert panel.checks.column.to_list()[saw[0]] == ["blank"]

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 from bpals.version import VERSION as __version__  # noqa: N811  the name that everybody expects
 
 if TYPE_CHECKING:
-    from bpals.judges.endpoint import Endpoint
     from bpals.judges.function import judge
+    from bpals.judges.runner.transport import Endpoint
     from bpals.signal.queue import Draw
+    from bpals.signal.training import mask, weights
     from bpals.signal.value import Worth
-    from bpals.signal.weights import mask, weights
     from bpals.tasks.audit import Run, audit, load_signal
     from bpals.tasks.compare import compare
     from bpals.tasks.judge import Order, run_judge
@@ -75,9 +75,9 @@ def __getattr__(name: str) -> Any:  # noqa: C901, PLR0911, PLR0912  one case per
 
             return getattr(audit, name)
         case "mask" | "weights":
-            from bpals.signal import weights
+            from bpals.signal import training
 
-            return getattr(weights, name)
+            return getattr(training, name)
         case "scorecard":
             from bpals.tasks import score
 
@@ -111,9 +111,9 @@ def __getattr__(name: str) -> Any:  # noqa: C901, PLR0911, PLR0912  one case per
 
             return getattr(judge, name)
         case "Endpoint":
-            from bpals.judges import endpoint
+            from bpals.judges.runner import transport
 
-            return getattr(endpoint, name)
+            return getattr(transport, name)
         case "run_probe":
             from bpals.tasks import probe
 

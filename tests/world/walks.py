@@ -9,8 +9,6 @@ stack of the thread that works, that of the main thread, and where one of them i
 on which a task was made, and the requests that wait for a thread.
 """
 
-# ruff: noqa: PLC0415 -- each walk loads what it needs, when it is derived
-
 import asyncio
 import contextlib
 import io

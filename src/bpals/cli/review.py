@@ -45,7 +45,7 @@ def load_room() -> Any:
     """Load the reading room: it needs packages that the core has not."""
     if any(find_spec(package) is None for package in PACKAGES):
         raise MissingExtra.of("the reading room", "review")
-    from bpals.tasks import serve as room  # noqa: PLC0415  it needs packages that the core has not
+    from bpals.tasks import serve as room
 
     return room
 

@@ -228,7 +228,7 @@ def _scorecard(page: Page) -> dict[str, Any]:
     """Give the part about experts what it shows; an audit alone has none, and does not load it."""
     if not page.scores and not page.reliability:
         return {"boards": [], "reliabilities": []}
-    from bpals.report.scorecard_page import scorecard_context  # noqa: PLC0415
+    from bpals.report.scorecard_page import scorecard_context
 
     return scorecard_context(page.scores, page.reliability)
 

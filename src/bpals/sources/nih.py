@@ -30,7 +30,7 @@ def load(path: str | Path | None = None) -> Dataset:
     """Give every image and every claim of NIH ChestX-ray14; a path names your own copy of Data_Entry_2017*.csv."""
     if path is not None:
         # The embedded record needs no mapping and no careful reading, so an audit of it does not load them.
-        from bpals.sources import tabular  # noqa: PLC0415
+        from bpals.sources import tabular
 
         return dataclasses.replace(tabular.load(path, "nih"), vocabulary=NIH)
     mapping = resources.files("bpals.sources").joinpath("mappings", "nih.toml").read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def load_boxes(path: str | Path | None = None) -> pl.DataFrame:
     if path is None:
         boxes = pl.read_parquet(io.BytesIO(read_embedded(BOXES)))
         return boxes.with_columns(pl.col("finding").cast(NIH.enum))
-    from bpals.sources import tabular  # noqa: PLC0415  as above
+    from bpals.sources import tabular
 
     return tabular.load_nih_boxes(path)
 

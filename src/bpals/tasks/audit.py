@@ -12,18 +12,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 from threadpoolctl import threadpool_limits
 
 from bpals.errors import UnknownName, UsageError
 from bpals.judges.record import RecordJudge, read_record
 from bpals.report.page import Page, render
+from bpals.signal.layout import groups_of, lay_out
 from bpals.signal.trust import Signal, estimate
 from bpals.sources import nih, tabular
 from bpals.sources.mapping import SHIPPED
 from bpals.store.workspace import Staging, Workspace
 from bpals.tasks import run_record
-from bpals.tasks.panel import Chosen, choose, without_signal
+from bpals.tasks.chosen_judges import Chosen, choose, measure, without_signal
 from bpals.text import several
 from bpals.types import Dataset, Experts, Notice, Reviews, judgments_schema
 
@@ -79,6 +82,8 @@ class Answers:
     """About every label: JUDGMENTS."""
     groups: pl.DataFrame | None = None
     """About the groups that experts label, where they label any."""
+    features: npt.NDArray[np.float32] | None = None
+    """The inputs of the metadata judge, one row per image; kept for experts, because their fit may use them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,7 @@ class Weighed:
     def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Write down what was read and decided, for `run.json`."""
         record = run_record.described(values, self.dataset, self.signal, self.experts, self.notices)
-        checks = None if self.chosen.films is None else self.chosen.films.record
+        checks = None if self.chosen.checks is None else self.chosen.checks.record
         return record | {"judges": self.chosen.entries(self.signal), "films": checks}
 
     def write(self, staging: Staging) -> None:
@@ -201,14 +206,14 @@ def _experts(home: Workspace, use: Mapping[str, Any], dataset: Dataset) -> Exper
     own, notices = None, run_record.left_out(home, use)
     if home.keeps_ledger and not use["no_reviews"]:
         # Imported here, because it brings a database that most audits do not need.
-        from bpals.reviews.ledger_reads import own_reads  # noqa: PLC0415
+        from bpals.reviews.ledger_reads import own_reads
 
         own = own_reads(home, dataset.vocabulary)
         notices += _own_reviews(own)
     if own is None and all(use[option] is None for option in ("calibrate", "reviews", "refit")):
         return Experts(notices=tuple(notices))
     # Imported here, because an audit without experts needs no reader of their files.
-    from bpals.tasks.expert_labels import load_experts  # noqa: PLC0415
+    from bpals.tasks.expert_labels import load_experts
 
     experts = load_experts(use, dataset, own)
     return replace(experts, notices=(*notices, *experts.notices))
@@ -226,44 +231,38 @@ def _own_reviews(own: Reviews) -> list[Notice]:
 
 
 def _ask(judge: RecordJudge | None, dataset: Dataset, experts: Experts, progress: Progress) -> Answers:
-    """Ask the record judge about every claim, and about the groups that experts speak of; without one is no answer."""
+    """Ask the metadata judge about every label, and about the groups that experts label."""
     if judge is None:
         return Answers(claims=pl.DataFrame(schema=judgments_schema(dataset.vocabulary)))
+    tables = dataset.images, dataset.claims, dataset.vocabulary
+    record = read_record(*tables)
     claims = judge.read(
-        dataset.images,
-        dataset.claims,
-        dataset.vocabulary,
-        progress=lambda share: progress("asking the record judge", 0.05 + 0.45 * share),
+        *tables, record=record, progress=lambda share: progress("asking the metadata judge", 0.05 + 0.45 * share)
     )
+    features = record.evidence if experts.given else None
     if not (groups := experts.groups_within(dataset.vocabulary)):
-        return Answers(claims=claims)
-    about = judge.read_groups(
-        dataset.images,
-        dataset.claims,
-        dataset.vocabulary,
-        groups,
-        progress=lambda share: progress("asking about groups", 0.5 + 0.25 * share),
+        return Answers(claims=claims, features=features)
+    group_answers = judge.read_groups(
+        *tables, groups, record=record, progress=lambda share: progress("asking about groups", 0.5 + 0.25 * share)
     )
-    return Answers(claims=claims, groups=about)
+    return Answers(claims=claims, groups=group_answers, features=features)
 
 
 def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, progress: Progress) -> Weighed:
-    """Weigh claims, answers and what experts say; nobody is asked or trained."""
-    panel, notices = chosen.seat(dataset, experts.reference)
-    evidence = None
-    if experts.given and chosen.record is not None:
-        evidence = read_record(dataset.images, dataset.claims, dataset.vocabulary).evidence
-    progress("weighing claims and answers", 0.75)
+    """Compute the signal from labels, answers and experts; no judge is asked, and none is trained."""
+    panel, notices = chosen.answers_about(dataset)
+    progress("computing the signal", 0.75)
+    # The signal has threads of its own; a second pool under each of them is slower on few cores.
     with threadpool_limits(1):
+        groups = groups_of(dataset.vocabulary, experts.reference, experts.reviews)
+        laid = lay_out(dataset, answers.claims, panel, groups, answers.groups)
         signal = estimate(
-            dataset,
-            answers.claims,
+            laid,
             experts.reference,
-            evidence=evidence,
-            group_judgments=answers.groups,
-            panel=panel,
+            skill=measure(laid, experts.reference),
             reviews=experts.reviews,
             random_sample=experts.random_sample,
+            features=answers.features,
         )
     notices += [*without_signal(signal, dataset.vocabulary.findings), *_few(chosen.record, dataset)]
     return Weighed(dataset=dataset, chosen=chosen, experts=experts, signal=signal, notices=tuple(notices))

@@ -22,12 +22,13 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import WorkspaceError
+from bpals.judges.record import read_record
 from bpals.room.desk.study import Study
 from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks import run_record
 from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, load_source, weigh
+from bpals.tasks.chosen_judges import choose
 from bpals.tasks.expert_labels import load_experts
-from bpals.tasks.panel import choose
 from bpals.tasks.reading_list import draw_cases
 from bpals.tasks.run_record import SIGNAL
 from bpals.types import Dataset, Experts, Notice, Reviews, judgments_schema
@@ -117,6 +118,9 @@ def relearn(
         answers, unasked = _answers(sealed, dataset, experts)
         # Those that the audit heard: a judge that was sealed since then waits for the next audit.
         chosen = choose(home, [entry["judge"] for entry in sealed.run["judges"]])
+        if experts.given and chosen.record is not None:
+            record = read_record(dataset.images, dataset.claims, dataset.vocabulary)
+            answers = replace(answers, features=record.evidence)
         weighed = weigh(dataset, chosen, answers, experts, progress)
         weighed = replace(weighed, notices=(*weighed.notices, *unasked))
         record = weighed.described(sealed.run["values"])

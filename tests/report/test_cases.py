@@ -77,8 +77,8 @@ def test_thousands_of_films_are_windowed_around_the_one_in_question(small):
     assert strip.films[strip.at].says == "present"
     assert (strip.earlier, strip.later, strip.at) == (1690, 1289, 10)
     assert [words.replace("\N{NO-BREAK SPACE}", " ") for words in strip.undrawn] == [
-        "1,690 earlier films",
-        "1,289 later films",
+        "1,690 earlier images",
+        "1,289 later images",
     ]
 
 
@@ -121,5 +121,5 @@ def test_the_other_findings_of_the_film_are_told(small):
 
 def test_a_reason_is_shown_without_its_code():
     """The code is for programs; a colon inside the sentence stays."""
-    assert sentence("alone: no other film: none") == "no other film: none"
+    assert sentence("alone: no other image: none") == "no other image: none"
     assert sentence("odd") == "odd"

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from bpals.report.page import EXAMPLES, NAMES, odd_films, render
-from bpals.signal.reasons import WORDS
+from bpals.signal.observations import CHECK_WORDS
 
 LISTS = pl.List(pl.String)
 
@@ -23,7 +23,7 @@ def looked(signal, checks):
 def test_nobody_looked_and_nothing_is_said(page):
     """Null is not a sound film."""
     assert odd_films(page.signal) is None
-    assert "The films themselves" not in render(page)
+    assert "The images themselves" not in render(page)
 
 
 def test_odd_films_are_counted_once_each_with_examples(page):
@@ -35,7 +35,7 @@ def test_odd_films_are_counted_once_each_with_examples(page):
     assert [(name, count) for name, count, _ in found.rows] == [("Turned", 5), ("Unlike the others", 1)]
     assert found.rows[0][2].count("what it says") == EXAMPLES
     text = render(dataclasses.replace(page, signal=signal))
-    assert "The films themselves" in text
+    assert "The images themselves" in text
     assert signal["image_id"][0] in text
 
 
@@ -45,7 +45,7 @@ def test_sound_films_are_said_to_be_sound(page):
     assert (found.odd, found.rows) == (0, ())
 
 
-@pytest.mark.parametrize("check", WORDS)
+@pytest.mark.parametrize("check", CHECK_WORDS)
 def test_every_check_has_a_name_on_the_page(check):
     """None is left out of the table."""
     assert check in NAMES

@@ -108,9 +108,9 @@ def test_the_headline_has_the_figures_that_matter(page):
     assert mentions(text, f"Of {len(presences)}", "A small dataset")
     assert mentions(text, f"contradicts {len(wrong)}")
     assert f"{100 * len(wrong) / len(presences):.1f} % of presences" in text
-    assert f"films {len(page.dataset.images)}" in text
+    assert f"images {len(page.dataset.images)}" in text
     assert "patients 40" in text
-    assert f"claims audited {len(signal)}" in text
+    assert f"labels audited {len(signal)}" in text
 
 
 def test_sections_come_in_the_order_of_a_reader(page):
@@ -163,14 +163,14 @@ def test_a_dataset_without_patients_says_why_sections_are_missing(patientless_pa
     assert mentions(text, "Age, sex and view", "not stated")
     assert 'class="chart timeline"' not in rendered
     assert "does not commit itself" in text
-    assert "Claimed uncertain" in text
+    assert "Labelled uncertain" in text
     assert "Silent" in text
 
 
 def test_a_trust_is_explained_by_a_claim_of_the_dataset(page):
     """The worked example is one of the flagged claims, with its own numbers."""
     text = read(page)
-    image_id, trust = re.search(r"on film (\S+) ?\. The trust is ([\d.<]+)", text).groups()
+    image_id, trust = re.search(r"on image (\S+) ?\. The trust is ([\d.<]+)", text).groups()
     row = page.signal.filter(pl.col("image_id") == image_id, pl.col("trust").round(2) == float(trust))
     assert row["flag"].is_in(["suspect", "likely_mislabelled"]).any()
 
@@ -192,7 +192,7 @@ def test_an_empty_dataset_has_a_page(small):
     """No film, no claim, and one sentence that says so."""
     dataset = small.dataset(pl.DataFrame(schema=IMAGES), [])
     text = read(small.page(dataset))
-    assert mentions(text, "has 0 films")
+    assert mentions(text, "has 0 images")
     assert "Provenance" in text
     assert "How far to trust it" not in text
 
@@ -200,7 +200,7 @@ def test_an_empty_dataset_has_a_page(small):
 def test_films_without_any_claim_have_a_page(small):
     """Silence about everything is no reason to fall over."""
     images = small.images(patients=2, longest=1)
-    assert "makes no claim" in read(small.page(small.dataset(images, [("", "", "")] * len(images))))
+    assert "and no label." in read(small.page(small.dataset(images, [("", "", "")] * len(images))))
 
 
 def test_one_film_has_a_page(small):
@@ -210,8 +210,8 @@ def test_one_film_has_a_page(small):
     for flag in ("suspect", "trusted"):
         signal = small.signal(dataset).with_columns(flag=pl.lit(flag).cast(FLAG))
         text = read(small.page(dataset, signal))
-        assert "film 1" in text
-        assert ("No claim was flagged" in text) == (flag == "trusted")
+        assert "image 1" in text
+        assert ("No label was flagged" in text) == (flag == "trusted")
 
 
 def test_a_patient_with_thousands_of_films_has_a_page_of_usual_size(small):
@@ -220,7 +220,7 @@ def test_a_patient_with_thousands_of_films_has_a_page_of_usual_size(small):
     dataset = small.dataset(images, [("present" if i % 9 else "absent",) for i in range(4000)], findings=("Mass",))
     rendered = render(small.page(dataset))
     assert len(rendered) < 150_000
-    assert "earlier films" in Skeleton(rendered).text
+    assert "earlier images" in Skeleton(rendered).text
 
 
 def test_a_claim_that_nobody_judged_is_counted_and_not_trusted(small):
@@ -233,14 +233,14 @@ def test_a_claim_that_nobody_judged_is_counted_and_not_trusted(small):
     )
     text = read(small.page(dataset, signal))
     assert "unjudged 100 %" in text
-    assert "No claim was flagged" in text
+    assert "No label was flagged" in text
 
 
 def test_films_with_devices_are_counted_where_a_judge_was_asked(page):
     """Unknown is not a number of films."""
-    assert "Films with devices" not in read(page)
+    assert "Images with devices" not in read(page)
     asked = page.signal.with_columns(devices=pl.lit("present").cast(page.signal.schema["devices"]))
-    assert f"Films with devices {len(page.dataset.images)}" in read(dataclasses.replace(page, signal=asked))
+    assert f"Images with devices {len(page.dataset.images)}" in read(dataclasses.replace(page, signal=asked))
 
 
 def test_a_million_and_a_half_claims_are_quick_and_small(small):
@@ -291,7 +291,7 @@ def test_where_nothing_is_certified_the_headline_says_why(calibrated_page):
     assert "are likely mislabelled and" not in text
     assert mentions(text, "None is called likely mislabelled,")
     assert mentions(text, "11 more", "Nodule or mass")
-    assert "a judge that tells more" in read(uncertified(calibrated_page, certificate(None)))
+    assert "a better judge" in read(uncertified(calibrated_page, certificate(None)))
     assert not mentions(read(calibrated_page), "None is called likely mislabelled,")
 
 

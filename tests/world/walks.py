@@ -125,16 +125,20 @@ def audit_walk(folder):
     def some(name, folder=None):
         part = io.BytesIO()
         pl.read_parquet(io.BytesIO(whole(name, folder))).head(FEW_IMAGES).write_parquet(part)
-        walk.at("the record is read")
         return part.getvalue()
 
-    def returned(frame, event, _value):
-        if event == "return" and frame.f_code.co_name == "estimate" and "trust" in frame.f_globals["__name__"]:
-            walk.at("the signal is computed")
+    def returned(frame, event, value):
+        module = frame.f_globals.get("__name__", "") if event == "return" else ""
+        if module.startswith("bpals.signal") and isinstance(value, pl.DataFrame) and "trust" in value.columns:
+            walk.at("the signal is computed", again=False)
+        if module.startswith("bpals.report") and isinstance(value, str) and "<html" in value[:1000].lower():
+            walk.at("the report is made", again=False)
 
     def opened(event, arguments):
-        if event == "open" and str(arguments[0]).endswith("report.html"):
-            walk.at("the report is written")
+        if event == "open" and str(arguments[0]).endswith(nih.ENTRIES):
+            walk.at("the record is read", again=False)
+        if event == "open" and Path(str(arguments[0])).match(".staging-*/report.html"):
+            walk.at("the report is written", again=False)
 
     sys.addaudithook(opened)
     nih.read_embedded = some

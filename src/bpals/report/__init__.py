@@ -1,1 +1,1 @@
-"""The report: one self-contained HTML page, its charts and templates."""
+"""Reports: self-contained HTML pages of an audit, a scorecard and a comparison, with their charts and templates."""

@@ -1,4 +1,4 @@
-"""The cases: the most suspect claims, each with the timeline of its patient."""
+"""Cases: the most suspect labels, each with the timeline of its patient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 from bpals.report.wording import plural, spoken
 
 WINDOW = 21
-"""Films of a strip: more would be too narrow to tell apart on a phone."""
+"""Images of a strip: more would be too narrow to tell apart on a phone."""
 
 OVERALL = 6
 PER_FINDING = 2
@@ -22,35 +22,35 @@ MOST_FINDINGS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Film:
-    """One film of a strip."""
+    """One image of a strip."""
 
     says: str | None
     """None where the dataset is silent."""
     p_present: float | None
     order: int | None
     study: str | None = None
-    """Films of one study share one report, and so one label."""
+    """Images of one study share one report, and so one label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """A patient's films in follow-up order, or as many as fit around the one in question."""
+    """A patient's images in follow-up order, or as many as fit around the one in question."""
 
     films: tuple[Film, ...]
     at: int
-    """The film in question."""
+    """The image in question."""
     earlier: int
-    """Films that are not drawn, before and after."""
+    """Images that are not drawn, before and after."""
     later: int
 
     @property
     def total(self) -> int:
-        """All films of the patient."""
+        """All images of the patient."""
         return self.earlier + len(self.films) + self.later
 
     @property
     def studies(self) -> list[tuple[int, int]]:
-        """The first and last film of each study that has several films here."""
+        """The first and last image of each study that has several images here."""
         runs, start = [], 0
         for _, run in itertools.groupby(self.films, key=lambda film: film.study):
             films = list(run)
@@ -61,19 +61,19 @@ class Strip:
 
     @property
     def undrawn(self) -> list[str]:
-        """Say how many films do not fit."""
-        sides = ((self.earlier, "earlier film"), (self.later, "later film"))
+        """Say how many images do not fit."""
+        sides = ((self.earlier, "earlier image"), (self.later, "later image"))
         return [plural(films, name) for films, name in sides if films]
 
     @property
     def position(self) -> int:
-        """The place of the film in question among all, from 1."""
+        """The place of the image in question among all, from 1."""
         return self.earlier + self.at + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One claim that is worth a look."""
+    """One label that is worth a look."""
 
     image_id: str
     finding: str
@@ -87,14 +87,14 @@ class Case:
     facts: tuple[str, ...]
     """Sex, age and view, where stated."""
     beside: tuple[str, ...]
-    """The other findings that the dataset claims present on this film."""
+    """The other findings that are labelled present on this image."""
     strip: Strip | None
     """None where the dataset names no patient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingCases:
-    """The most suspect claims of one finding."""
+    """The most suspect labels of one finding."""
 
     finding: str
     present: tuple[Case, ...]
@@ -103,7 +103,7 @@ class FindingCases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cases:
-    """The most suspect claims of all, at most one a finding and a patient, and those of each finding."""
+    """The most suspect labels of all, at most one per finding and patient, and those of each finding."""
 
     present: tuple[Case, ...]
     absent: tuple[Case, ...]
@@ -113,7 +113,7 @@ class Cases:
 
 
 def cases(images: pl.DataFrame, signal: pl.DataFrame, findings: Sequence[str]) -> Cases:
-    """Choose the claims with the lowest trust among those flagged, and draw up their timelines."""
+    """Choose the flagged labels with the lowest trust, and lay out their timelines."""
     patients = images.select("image_id", patient=pl.coalesce("patient_id", "image_id"))
     flagged = (
         signal.filter(pl.col("flag").is_in(["likely_mislabelled", "suspect"]), pl.col("trust").is_not_null())
@@ -126,11 +126,11 @@ def cases(images: pl.DataFrame, signal: pl.DataFrame, findings: Sequence[str]) -
     overall = flagged.unique(["says", "finding"], keep="first", maintain_order=True)
     overall = overall.unique(["says", "patient"], keep="first", maintain_order=True)
     overall = overall.group_by("says", maintain_order=True).head(OVERALL)
-    told = _Teller.of(images, signal, pl.concat([overall.select(per_finding.columns), per_finding]))
+    tables = _CaseTables.of(images, signal, pl.concat([overall.select(per_finding.columns), per_finding]))
 
     def pick(table: pl.DataFrame, says: str) -> tuple[Case, ...]:
         rows = table.filter(pl.col("says") == says).sort("trust", "review_rank", "image_id", "finding")
-        return tuple(told.case(row) for row in rows.iter_rows(named=True))
+        return tuple(tables.case(row) for row in rows.iter_rows(named=True))
 
     with_cases = [f for f in findings if f in set(per_finding["finding"])]
     groups = []
@@ -146,19 +146,19 @@ def cases(images: pl.DataFrame, signal: pl.DataFrame, findings: Sequence[str]) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Teller:
-    """What the chosen cases need of images and signal, and no more."""
+class _CaseTables:
+    """The rows of images and signal that the chosen cases need, and no more."""
 
     films: Mapping[str, Mapping[str, Any]]
     """Image id -> its row."""
     timelines: Mapping[str, Sequence[str]]
     """Patient -> image ids in follow-up order."""
     claims: Mapping[str, Mapping[str, tuple[str, float | None]]]
-    """Image id -> finding -> what is claimed and P(present)."""
+    """Image id -> finding -> the label and P(present)."""
 
     @classmethod
-    def of(cls, images: pl.DataFrame, signal: pl.DataFrame, chosen: pl.DataFrame) -> _Teller:
-        """Take the patients of the chosen claims out of the tables."""
+    def of(cls, images: pl.DataFrame, signal: pl.DataFrame, chosen: pl.DataFrame) -> _CaseTables:
+        """Take the patients of the chosen labels out of the tables."""
         patients = images.join(chosen.select("image_id"), on="image_id", how="semi")["patient_id"].drop_nulls().unique()
         ids = chosen["image_id"].unique()
         wanted = pl.col("patient_id").is_in(patients.implode()) | pl.col("image_id").is_in(ids.implode())
@@ -177,7 +177,7 @@ class _Teller:
         )
 
     def case(self, row: Mapping[str, Any]) -> Case:
-        """Tell one claim."""
+        """Describe one label."""
         image_id, finding = str(row["image_id"]), str(row["finding"])
         film = self.films[image_id]
         patient = film["patient_id"]
@@ -215,8 +215,8 @@ class _Teller:
 
 def sentence(reason: str) -> str:
     """Take the sentence out of `code: sentence`."""
-    _, colon, told = reason.partition(": ")
-    return told if colon else reason
+    _, colon, text = reason.partition(": ")
+    return text if colon else reason
 
 
 def _facts(film: Mapping[str, Any]) -> tuple[str, ...]:

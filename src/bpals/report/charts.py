@@ -1,7 +1,7 @@
 """The charts: pure functions from numbers to inline SVG.
 
-Colours are classes that the style sheet paints for light, dark and print; nothing is told by colour alone:
-bars keep the order of the flags, strips differ in shape, curves in their dashes, and every chart has a title.
+Colours are classes that the style sheet paints for light, dark and print. Nothing is shown by colour alone: bars keep
+the order of the flags, strips differ in shape, curves in their dashes, and every chart has a title.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class Scale:
 
 
 def flag_bar(flags: Mapping[str, int], *, what: str, height: float = 26) -> Markup:
-    """Draw all claims of a kind as one bar, divided by flag."""
+    """Draw all labels of a kind as one bar, divided by flag."""
     total = sum(flags.values())
-    told = [f"{words_} {count(flags[flag])} ({of(flags[flag], total)})" for flag, words_ in FLAGS.items()]
+    texts = [f"{words_} {count(flags[flag])} ({of(flags[flag], total)})" for flag, words_ in FLAGS.items()]
     parts, x = [box(0, 0, 1, height, "track")], 0.0
     for flag in FLAGS:
         width = flags[flag] / total if total else 0.0
@@ -111,7 +111,7 @@ def flag_bar(flags: Mapping[str, int], *, what: str, height: float = 26) -> Mark
             x += width
             if width > 0.004 and x < 0.999:
                 parts.append(line(x, 0, x, height, "gap"))
-    return picture(*parts, title=f"{what} by flag", desc=", ".join(told), height=height, kind="bar")
+    return picture(*parts, title=f"{what} by flag", desc=", ".join(texts), height=height, kind="bar")
 
 
 def meter(low: float | None, middle: float | None, high: float | None, *, title: str, tone: str) -> Markup:
@@ -119,8 +119,8 @@ def meter(low: float | None, middle: float | None, high: float | None, *, title:
     parts = [box(0, 7, 1, 2, "track"), line(0.5, 4, 0.5, 12, "grid")]
     if middle is not None and low is not None and high is not None:
         parts += [box(low, 5, max(0.0, high - low), 6, f"band {tone}"), dot(middle, 8, 5, f"mark {tone}")]
-    told = f"{probability(middle)}, from {probability(low)} to {probability(high)}"
-    return picture(*parts, title=title, desc=told, height=16, kind="meter")
+    desc = f"{probability(middle)}, from {probability(low)} to {probability(high)}"
+    return picture(*parts, title=title, desc=desc, height=16, kind="meter")
 
 
 def bar(value: float, *, title: str, tone: str) -> Markup:
@@ -132,10 +132,10 @@ def histogram(present: Sequence[int], absent: Sequence[int], *, title: str) -> M
     """Draw the trust of presences upwards and of absences downwards, each as a share of its kind."""
     half, middle = 46.0, 50.0
     parts = [line(x, 2, x, middle + half, "grid") for x in (0, 0.5, 1)]
-    told = []
+    texts = []
     for name, heights, up in (("present", present, True), ("absent", absent, False)):
         total, tallest = sum(heights), max(heights, default=0)
-        told.append(f"{plural(total, 'judged claim')} of {'presence' if up else 'absence'}")
+        texts.append(f"{plural(total, 'judged label')} of {'presence' if up else 'absence'}")
         for i, n in enumerate(heights):
             if n:
                 # A bar of less than a pixel could not be seen at all.
@@ -145,7 +145,7 @@ def histogram(present: Sequence[int], absent: Sequence[int], *, title: str) -> M
     parts.append(line(0, middle, 1, middle, "axis"))
     for x, anchor, text in ((0, "start", "0"), (0.5, "middle", "0.5"), (1, "end", "1")):
         parts.append(words(text, x, middle + half + 14, anchor=anchor))
-    return picture(*parts, title=title, desc=" and ".join(told), height=middle + half + 18, kind="histogram")
+    return picture(*parts, title=title, desc=" and ".join(texts), height=middle + half + 18, kind="histogram")
 
 
 def whisker(value: float, low: float, high: float, *, top: float, title: str, tone: str) -> Markup:
@@ -190,7 +190,7 @@ def hundred(hits: int, *, title: str, tone: str) -> Markup:
 
 
 def timeline(strip: Strip, *, title: str) -> Markup:
-    """Draw a patient's films: above what the label says on each, below the judge's P(present) as a column."""
+    """Draw a patient's images: above the label of each, below the judge's P(present) as a column."""
     n = len(strip.films)
     pitch = 1 / n
     parts: list[Markup] = [line(0, 54, 1, 54, "axis")]
@@ -206,7 +206,7 @@ def timeline(strip: Strip, *, title: str) -> Markup:
     parts.append(element("svg", arrow, x=f"{100 * middle:.2f}%", y=0, overflow="visible"))
     parts += _orders(strip)
     says = [film.says or "silent" for film in strip.films]
-    desc = f"Film {strip.position} of {strip.total} is in question. In order: {', '.join(says)}"
+    desc = f"Image {strip.position} of {strip.total} is in question. In order: {', '.join(says)}"
     drawing = picture(*parts, title=title, desc=desc, height=72, kind="timeline")
     return element("div", drawing, class_="strip", style=f"max-width:{n * CELL_PX}px")
 
@@ -221,7 +221,7 @@ def _cell(x: float, pitch: float, says: str | None, asked: str) -> Markup:
 
 
 def _orders(strip: Strip) -> list[Markup]:
-    """Write the follow-up numbers of the film in question and, where there is room, of the first and last."""
+    """Write the follow-up numbers of the image in question and, where there is room, of the first and last."""
     n = len(strip.films)
     room_px = min(CELL_PX, 330 / n)
     numbers = ["" if film.order is None else str(film.order) for film in strip.films]
@@ -315,7 +315,7 @@ SHARES = Span(low=0.0, high=1.0, ticks=(0.0, 0.5, 1.0))
 def two(row: Row, span: Span, *, figure: str, title: str) -> Markup:
     """Draw a figure of both judges with their intervals, A above B."""
     parts = span.grid(28)
-    told = []
+    texts = []
     for letter, y in (("a", 9), ("b", 20)):
         value, low, high = (row[f"{figure}_{letter}{end}"] for end in ("", "_low", "_high"))
         tone = f"side-{letter}"
@@ -323,8 +323,8 @@ def two(row: Row, span: Span, *, figure: str, title: str) -> Markup:
             line(span.place(low), y, span.place(high), y, f"whisker {tone}"),
             dot(span.place(value), y, 4.5, tone),
         ]
-        told.append(f"{letter.upper()} {value:.3f}, from {low:.3f} to {high:.3f}")
-    return picture(*parts, title=title, desc="; ".join(told), height=28, kind="two")
+        texts.append(f"{letter.upper()} {value:.3f}, from {low:.3f} to {high:.3f}")
+    return picture(*parts, title=title, desc="; ".join(texts), height=28, kind="two")
 
 
 def difference(row: Row, span: Span, *, figure: str, title: str) -> Markup:
@@ -332,8 +332,8 @@ def difference(row: Row, span: Span, *, figure: str, title: str) -> Markup:
     value, low, high = (row[f"{figure}_difference{end}"] for end in ("", "_low", "_high"))
     tone = f"side-{ahead(low, high) or 'none'}"
     marks = [line(span.place(low), 14, span.place(high), 14, f"whisker {tone}"), dot(span.place(value), 14, 4.5, tone)]
-    told = f"{value:+.3f}, from {low:+.3f} to {high:+.3f}"
-    return picture(*span.grid(28), *marks, title=title, desc=told, height=28, kind="difference")
+    desc = f"{value:+.3f}, from {low:+.3f} to {high:+.3f}"
+    return picture(*span.grid(28), *marks, title=title, desc=desc, height=28, kind="difference")
 
 
 def ahead(low: float, high: float) -> str:
@@ -352,13 +352,13 @@ def share(value: float, low: float, high: float, *, title: str) -> Markup:
 
 
 def ranks(film: Row) -> Markup:
-    """Draw where the two judges put a film among all films, from the least to the most suspect of a finding."""
+    """Draw where the two judges rank an image among all images, from the least to the most suspect of a finding."""
     places = {letter: float(film[f"rank_{letter}"]) for letter in "ab"}
     parts = [box(0, 19, 1, 3, "track")]
     for (letter, rank), y in zip(places.items(), (10, 38), strict=True):
         x = 0.02 + 0.96 * rank  # a dot at the edge stays whole
         parts += [dot(x, 20.5, 6, f"mark side-{letter}"), words(letter.upper(), x, y)]
-    title = "Rank among all films: " + ", ".join(
+    title = "Rank among all images: " + ", ".join(
         f"{letter.upper()} {100 * rank:.1f} %" for letter, rank in places.items()
     )
     return picture(*parts, title=title, height=42, kind="ranks")
@@ -372,5 +372,5 @@ def outcome_bar(counts: Mapping[str, int], *, what: str) -> Markup:
         width = counts[outcome] / total if total else 0.0
         parts += [box(x, 0, width, 22, f"out-{outcome}")] if width else []
         x += width
-    told = ", ".join(f"{outcome} {count(counts[outcome])} ({of(counts[outcome], total)})" for outcome in OUTCOMES)
-    return picture(*parts, title=f"Outcomes of {what}", desc=told, height=22, kind="bar")
+    desc = ", ".join(f"{outcome} {count(counts[outcome])} ({of(counts[outcome], total)})" for outcome in OUTCOMES)
+    return picture(*parts, title=f"Outcomes of {what}", desc=desc, height=22, kind="bar")

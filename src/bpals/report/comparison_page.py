@@ -1,4 +1,4 @@
-"""The page of a comparison: two judges, who was right, and the films on which they differ most."""
+"""The page of a comparison: two judges, who was right, and the images on which they differ most."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ COST = {
     "output_tokens": "tokens written",
 }
 BEHAVIOUR = {
-    "yes_rate": ("says yes", "share of films with a probability of 0.5 or more"),
+    "yes_rate": ("says yes", "share of images with a probability of 0.5 or more"),
     "coherent": ("coherent", "its answers to “shows” and “free of” lean to opposite sides"),
     "acquiescence": ("acquiescence", "nats by which it says yes to both"),
     "low_mass": ("wants to say else", "share of answers with less than 0.9 on yes and no"),
-    "depends": ("depends on the film", "its answer moves when another patient's film takes its place"),
+    "depends": ("depends on the image", "its answer moves when another patient's image takes its place"),
     "reliance": ("moves by", "nats, on average, when it does"),
 }
 
@@ -54,7 +54,7 @@ class Contest:
     finding: str
     about: str
     """How many pairs, and how many of them present."""
-    deaf: str
+    no_signal: str
     """The judges whose interval includes chance."""
     both: Markup
     a: str
@@ -85,7 +85,7 @@ class Yardstick:
     aurocs: Markup
     differences: Markup
     tables: tuple[tuple[tuple[str, ...], ...], ...]
-    """Every figure: of telling films apart, and of the probability itself."""
+    """Every figure: of telling images apart, and of the probability itself."""
     unscored: tuple[str, ...]
     """Findings with too few presences or absences that both answered."""
     together: tuple[Together, ...]
@@ -93,9 +93,9 @@ class Yardstick:
 
 
 def render_comparison(found: Mapping[str, Any]) -> str:
-    """Write a comparison as one self-contained page: a `Comparison` written out, whose films have a `picture`.
+    """Write a comparison as one self-contained page: a `Comparison` written out, whose images have a `picture`.
 
-    A picture is a PNG, a sentence that says why there is none, or None where the film is not at hand.
+    A picture is a PNG, a sentence that says why there is none, or None where the image is not at hand.
     """
     names = list(dict.fromkeys(row["against"] for row in found["quality"]))
     told = [name for name in names if name != LABELS] or [LABELS]
@@ -149,15 +149,15 @@ def _judged(judges: Sequence[Row]) -> list[tuple[str, ...]]:
     rows = [(words, *(plain(judge["card"].get(name) or "") for judge in judges)) for name, words in CARD.items()]
     rows += [
         (words, *(count(judge[name]) for judge in judges))
-        for name, words in (("films", "films"), ("asked", "pairs asked"))
+        for name, words in (("films", "images"), ("asked", "pairs asked"))
     ]
     costs = [judge["cost"] or {} for judge in judges]
     for name, words in COST.items():
         rows.append((words, *(count(cost[name]) if name in cost else "" for cost in costs)))
     a_film = "tokens_per_film"
-    rows.append(("tokens a film", *(f"{cost[a_film]:,.0f}" if a_film in cost else "" for cost in costs)))
+    rows.append(("tokens per image", *(f"{cost[a_film]:,.0f}" if a_film in cost else "" for cost in costs)))
     rows.append(
-        ("time a film, requests added up", *(seconds(cost["seconds_per_film"]) if cost else "" for cost in costs))
+        ("time per image, requests added up", *(seconds(cost["seconds_per_film"]) if cost else "" for cost in costs))
     )
     rows.append(("drift when asked again", *(_drift(judge["drift"]) for judge in judges)))
     return [(words, *(value or NONE for value in values)) for words, *values in rows if any(values)]
@@ -171,10 +171,10 @@ def _drift(drift: Row | None) -> str:
 
 
 def _outcomes(letter: str, row: Row) -> dict[str, Any]:
-    """Draw what became of a judge's questions, with the counts in words."""
+    """Draw a judge's questions by outcome, with the counts in words."""
     counts = {outcome: row[outcome] for outcome in OUTCOMES}
-    told = [(outcome, count(n), of(n, row["asked"])) for outcome, n in counts.items()]
-    return {"letter": letter, "judge": row["judge"], "bar": charts.outcome_bar(counts, what=row["judge"]), "told": told}
+    rows = [(outcome, count(n), of(n, row["asked"])) for outcome, n in counts.items()]
+    return {"letter": letter, "judge": row["judge"], "bar": charts.outcome_bar(counts, what=row["judge"]), "rows": rows}
 
 
 def _yardstick(found: Mapping[str, Any], name: str) -> Yardstick:
@@ -202,7 +202,7 @@ def _contest(row: Row, aurocs: Span, differences: Span) -> Contest:
     return Contest(
         finding=finding,
         about=f"{count(row['positives'])} of {count(row['n'])}" if "n" in row else f"{row['findings']} findings",
-        deaf=listed([letter.upper() for letter in "ab" if row[f"auroc_{letter}_low"] <= charts.CHANCE]),
+        no_signal=listed([letter.upper() for letter in "ab" if row[f"auroc_{letter}_low"] <= charts.CHANCE]),
         both=charts.two(row, aurocs, figure="auroc", title=f"AUROC, {finding}"),
         a=_number(row["auroc_a"]),
         b=_number(row["auroc_b"]),
@@ -214,7 +214,7 @@ def _contest(row: Row, aurocs: Span, differences: Span) -> Contest:
 
 
 def _telling(row: Row) -> tuple[str, ...]:
-    """Write how well the two tell films apart: a row of the first table."""
+    """Write how well the two tell images apart: a row of the first table."""
     counts = [count(row[name]) if name in row else "" for name in ("n", "positives", "left_out")]
     own = [_with_interval(row, f"auroc_{letter}") for letter in "ab"]
     filled = _signed_with_interval(row, "auroc_difference_filled") if "n" in row else ""
@@ -258,7 +258,7 @@ def _answers(behaviour: Sequence[Row], judge: str) -> tuple[tuple[str, ...], lis
     rows = [row for row in behaviour if row["judge"] == judge and row["finding"] != MEAN]
     has = [name for name in BEHAVIOUR if any(row[name] is not None for row in rows)]
     habit = ["p_without_film"] if any(row["p_without_film"] is not None for row in rows) else []
-    columns = ("Finding", *(BEHAVIOUR[name][0] for name in has), *("without a film" for _ in habit))
+    columns = ("Finding", *(BEHAVIOUR[name][0] for name in has), *("without an image" for _ in habit))
     written = [
         (
             spoken(row["finding"]),
@@ -271,7 +271,7 @@ def _answers(behaviour: Sequence[Row], judge: str) -> tuple[tuple[str, ...], lis
 
 
 def _asked(behaviour: Sequence[Row], judge: str) -> list[tuple[str, ...]]:
-    """Write what became of a judge's questions, finding by finding."""
+    """Write a judge's questions by outcome, finding by finding."""
     rows = [row for row in behaviour if row["judge"] == judge and row["finding"] != MEAN]
     return [(spoken(row["finding"]), *(count(row[name]) for name in ("asked", *OUTCOMES))) for row in rows]
 
@@ -285,7 +285,7 @@ def _film(film: Row) -> dict[str, Any]:
         "place": count(film["place"]),
         "finding": spoken(film["finding"]),
         "source": "data:image/png;base64," + base64.b64encode(picture).decode() if shown else "",
-        "why": "" if shown else picture or "film not at hand",
+        "why": "" if shown else picture or "image not at hand",
         "calls": calls.get((film["called_a"], film["called_b"]), "neither calls it"),
         "ranks": charts.ranks(film),
         **{f"p_{letter}": f"{film[f'p_{letter}']:.3f}" for letter in "ab"},

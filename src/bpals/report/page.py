@@ -1,4 +1,4 @@
-"""The page: an audit as one HTML file that a person wants to read."""
+"""The page of an audit: one HTML file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bpals.report.wording import NONE, count, interval, of, probability, provena
 from bpals.types import Dataset
 
 EXAMPLES = 3
-"""Films that are named for each check."""
+"""Images that are named for each check."""
 NAMES = {
     "blank": "Blank",
     "inverted": "Inverted",
@@ -32,16 +32,16 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OddFilms:
-    """What the checks of the films say."""
+    """The images by check."""
 
     checked: int
     odd: int
     rows: tuple[tuple[str, int, str], ...]
-    """A row a check that fired: its name, films, and what is said of some of them."""
+    """One row per check that fired: its name, the number of images, and examples."""
 
 
 def odd_films(signal: pl.DataFrame) -> OddFilms | None:
-    """Count the films by what is odd about them; None where nobody looked."""
+    """Count the images by what is odd about them; None where they were not checked."""
     films = signal.filter(pl.col("film_checks").is_not_null()).unique("image_id", keep="first", maintain_order=True)
     if films.is_empty():
         return None
@@ -57,11 +57,11 @@ def _row(check: str, odd: pl.DataFrame) -> tuple[str, int, str] | None:
     its = odd.filter(pl.col("film_checks").list.contains(check))
     if its.is_empty():
         return None
-    said = []
+    examples = []
     for image_id, given in its.select("image_id", "reasons").head(EXAMPLES).iter_rows():
         words = next((reason for reason in given if reason.startswith(f"film_{check}: ")), "")
-        said.append(f"{image_id}: {words.partition(': ')[2]}")
-    return NAMES[check], its.height, "; ".join(said)
+        examples.append(f"{image_id}: {words.partition(': ')[2]}")
+    return NAMES[check], its.height, "; ".join(examples)
 
 
 TRAINED = {"yes": "It was trained on these labels, so it weighs less", "no": "It was not trained on these labels"}
@@ -85,12 +85,12 @@ class Judge:
     signal: str
     weight: str
     skill: tuple[tuple[str, ...], ...]
-    """A row a finding: finding, yardstick, films, presences, AUROC, interval, signal, share of the weight."""
+    """One row per finding: finding, yardstick, images, presences, AUROC, interval, signal, share of the weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """How many films show support devices."""
+    """How many images show support devices."""
 
     present: int
     absent: int
@@ -103,7 +103,7 @@ def judges(listed: Sequence[Mapping[str, Any]]) -> tuple[Judge, ...]:
 
 
 def devices(signal: pl.DataFrame) -> Devices | None:
-    """Count the films by devices; None where nobody was asked."""
+    """Count the images by devices; None where no judge was asked."""
     if (signal["devices"] == "unknown").all():
         return None
     films = signal.select("image_id", pl.col("devices").cast(pl.String)).unique()
@@ -135,7 +135,7 @@ def _judge(entry: Mapping[str, Any]) -> Judge:
 
 
 def _answered(counts: Any) -> str:
-    """Write how many of the pairs it was asked about it answered; a record judge is asked anew, and not counted."""
+    """Write how many of its pairs a judge answered; the metadata judge is asked anew each time, and not counted."""
     if not isinstance(counts, Mapping):
         return NONE
     asked = sum(counts.values())
@@ -166,7 +166,7 @@ class Page:
     dataset: Dataset
     signal: pl.DataFrame
     groups: pl.DataFrame | None
-    """The rows of `groups.parquet`, where the audit was calibrated on a reference that speaks of groups."""
+    """The rows of `groups.parquet`, where experts labelled groups."""
     run: Mapping[str, Any]
     scores: Sequence[Mapping[str, Any]] = ()
     """Rows of the scorecard; the report has a section for them where there are any."""
@@ -175,21 +175,21 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the dataset's record lets a judge see of its patients."""
+    """What the dataset's table says about its patients."""
 
     patients: int | None
     """None where the dataset names no patient."""
     single: int
-    """Patients with one film."""
+    """Patients with one image."""
     most: int
-    """Films of the patient who has most."""
+    """Images of the patient who has most."""
     median: float
     nameless: int
-    """Films without a patient, in a dataset that names patients."""
+    """Images without a patient, in a dataset that names patients."""
     ordered: bool
-    """False where the films of a patient have no order."""
+    """False where the images of a patient have no order."""
     studies: bool
-    """True where studies of several films are named."""
+    """True where studies of several images are named."""
 
 
 def render(page: Page) -> str:
@@ -248,14 +248,14 @@ def _record(images: pl.DataFrame) -> Record:
 
 
 def _example(shown: Cases) -> Case | None:
-    """Choose the claim that explains a trust: with a timeline that tells a story and a trust that dots can show."""
+    """Choose the label that explains a trust: with a long timeline, and a trust that dots can show."""
     listed = [*shown.present, *shown.absent, *(case for f in shown.findings for case in (*f.present, *f.absent))]
-    told = (case for case in listed if case.strip and len(case.strip.films) > 4)
-    return next((case for case in told if SHOWN_AS_DOTS < case.trust < 0.5), next(iter(listed), None))
+    drawn = (case for case in listed if case.strip and len(case.strip.films) > 4)
+    return next((case for case in drawn if SHOWN_AS_DOTS < case.trust < 0.5), next(iter(listed), None))
 
 
 def _uncertified(run: Mapping[str, Any], counted: Tally) -> dict[str, Any] | None:
-    """Say why no claim of a fitted audit is called likely mislabelled, and what it would take; None where some is."""
+    """Say why no label of a fitted audit is called likely mislabelled, and what it takes; None where some is."""
     sides = {"presences": counted.present, "absences": counted.absent}
     none = [name for name, side in sides.items() if side.claims and not side.flags["likely_mislabelled"]]
     if not run.get("calibration") or not none:
@@ -267,9 +267,9 @@ def _uncertified(run: Mapping[str, Any], counted: Tally) -> dict[str, Any] | Non
         if each["promise"] == "precision" and each["cut"] is None and each["says"] in [short[name] for name in none]
     ]
     nearest = min((each for each in asked if each["more"]), key=lambda each: int(each["more"]), default=None)
-    takes = "a judge that tells more, not more reviews alone"
+    takes = "a better judge, not more reviews alone"
     if nearest is not None:
-        takes = f"about {nearest['more']:,} more reviewed claims of {spoken(nearest['finding'])} {nearest['says']}"
+        takes = f"about {nearest['more']:,} more reviewed labels of {spoken(nearest['finding'])} {nearest['says']}"
     return {"says": none, "takes": takes}
 
 

@@ -1,4 +1,4 @@
-"""Flags by patient group: who is doubted more often, with intervals that know which films are one patient's."""
+"""A signal counted: by finding and flag, by reason, and by patient group with intervals over patients."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ BINS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The claims of one finding that say one thing."""
+    """The labels of one finding that say one thing."""
 
     claims: int = 0
     flags: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(FLAGS, 0))
     low: float | None = None
-    """A quarter of the claims are trusted less than this."""
+    """A quarter of the labels are trusted less than this."""
     median: float | None = None
     high: float | None = None
-    """A quarter of the claims are trusted more than this."""
+    """A quarter of the labels are trusted more than this."""
     p_median: float | None = None
     bins: tuple[int, ...] = (0,) * BINS
 
     @property
     def doubted(self) -> int:
-        """Claims flagged as likely mislabelled or suspect."""
+        """Labels flagged as likely mislabelled or suspect."""
         return self.flags["likely_mislabelled"] + self.flags["suspect"]
 
     def share_of(self, first: int, last: int) -> float | None:
-        """Share of the judged claims whose trust lies in these bars."""
+        """Share of the judged labels whose trust lies in these bars."""
         judged = sum(self.bins)
         return sum(self.bins[first:last]) / judged if judged else None
 
@@ -64,17 +64,17 @@ class Tally:
 
     @property
     def claims(self) -> int:
-        """All claims."""
+        """All labels."""
         return self.present.claims + self.absent.claims + self.uncertain.claims
 
     @property
     def silent(self) -> int:
-        """Pairs about which the dataset says nothing."""
+        """Pairs without a label."""
         return sum(f.silent for f in self.findings)
 
     @property
     def flags(self) -> dict[str, int]:
-        """All claims by flag."""
+        """All labels by flag."""
         sides = (self.present, self.absent, self.uncertain)
         return {flag: sum(s.flags[flag] for s in sides) for flag in FLAGS}
 
@@ -144,7 +144,7 @@ def _sides(signal: pl.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], Side]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A reason that stands behind flagged claims, and how many."""
+    """A reason of flagged labels, and how many have it."""
 
     code: str
     sentence: str
@@ -153,7 +153,7 @@ class Reason:
 
 
 def reasons(signal: pl.DataFrame, says: str, at_most: int = 6) -> list[Reason]:
-    """Count what stands behind the flagged claims, the most frequent reason first."""
+    """Count the reasons of the flagged labels, the most frequent first."""
     flagged = signal.filter(pl.col("flag").is_in(["likely_mislabelled", "suspect"]), pl.col("says") == says)
     parts = pl.col("reasons").str.splitn(": ", 2).struct.rename_fields(["code", "sentence"])
     sentences = (
@@ -192,12 +192,12 @@ Z = 1.959964
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One patient group and one direction of claim."""
+    """One patient group and one direction of label."""
 
     name: str
     claims: int
     clusters: int
-    """Patients; films where the dataset names no patient."""
+    """Patients; images where the dataset names no patient."""
     flagged: int
     share: float
     low: float
@@ -242,7 +242,7 @@ def wilson(flagged: float, effective_n: float) -> tuple[float, float]:
 
 
 def _films(images: pl.DataFrame, signal: pl.DataFrame) -> pl.DataFrame:
-    """One row a film and direction: its judged claims, those flagged, and those its findings let expect."""
+    """One row per image and direction: its judged labels, those flagged, and how many its findings let expect."""
     flagged = pl.col("flag").is_in(["likely_mislabelled", "suspect"])
     judged = signal.filter(pl.col("flag") != "unjudged").select("image_id", "finding", "says", flagged=flagged)
     rates = judged.group_by("finding", "says").agg(expected=pl.col("flagged").mean())
@@ -311,14 +311,14 @@ def _sentence(what: str, levels: Sequence[Level]) -> str:
     most, least = max(stated, key=lambda lv: lv.share), min(stated, key=lambda lv: lv.share)
     if most.low <= least.high:
         return f"{what}: no clear difference; the intervals overlap."
-    told = (
+    sentence = (
         f"{what} are doubted most in the group \N{LEFT DOUBLE QUOTATION MARK}{most.name}\N{RIGHT DOUBLE QUOTATION MARK}"
         f" ({share(most.share)}, {share_interval(most.low, most.high)}) and least in"
         f" \N{LEFT DOUBLE QUOTATION MARK}{least.name}\N{RIGHT DOUBLE QUOTATION MARK} ({share(least.share)})."
     )
     if most.ratio is None or least.ratio is None or least.share == 0 or least.ratio == 0:
-        return told
+        return sentence
     raw, mixed = f"{most.share / least.share:.1f}", f"{most.ratio / least.ratio:.1f}"
     if raw == mixed:
-        return f"{told} That is {raw} times as often, also with the same mix of findings."
-    return f"{told} That is {raw} times as often; with the same mix of findings, {mixed} times."
+        return f"{sentence} That is {raw} times as often, also with the same mix of findings."
+    return f"{sentence} That is {raw} times as often; with the same mix of findings, {mixed} times."

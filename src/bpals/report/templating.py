@@ -1,4 +1,4 @@
-"""The layout: templates, with every value escaped and every unknown name an error."""
+"""Templates: every value is escaped, and an unknown name is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Numbers, names and the record of a run as people read them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def share_interval(low: float, high: float) -> str:
 
 
 def plural(n: int, one: str, many: str = "") -> str:
-    """Write 1 film, 2 films."""
+    """Write 1 image, 2 images."""
     return f"{count(n)}{NBSP}{one if n == 1 else many or one + 's'}"
 
 
@@ -123,7 +123,7 @@ class Rules:
     sentences: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    """A name, then a cell a column."""
+    """A name, then one cell per column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +145,12 @@ class Provenance:
 
     @property
     def sees_pixels(self) -> bool:
-        """Say whether a judge that looked at films moves a trust."""
+        """Whether a judge that saw the images moves a trust."""
         return any(judge.get("kind") == "image" and judge.get("effective_weight") != 0 for judge in self.judges)
 
     @property
-    def deaf(self) -> bool:
-        """Say whether judges looked at films and none of them is heeded."""
+    def no_image_judge_counts(self) -> bool:
+        """Whether image judges took part and none of them moves a trust."""
         return not self.sees_pixels and any(judge.get("kind") == "image" for judge in self.judges)
 
     @property
@@ -202,7 +202,7 @@ def plain(value: Any) -> str:
 
 
 def rules(flags: Mapping[str, Any]) -> Rules:
-    """Divide the flag rules into sentences and one table with a row a finding and direction."""
+    """Divide the flag rules into sentences and one table with one row per finding and direction."""
     sentences = [value for value in flags.values() if isinstance(value, str)]
     table: dict[tuple[str, ...], dict[str, str]] = {}
     for path, leaf in _leaves({key: v for key, v in flags.items() if not isinstance(v, str)}):

@@ -93,7 +93,7 @@ def test_films_are_in_the_page_or_it_says_why_not(comparison, page):
     assert [base64.b64decode(source) for source in sources] == [shown[0], *shown]
     assert all(picture["alt"] for picture in page.pictures)
     assert "the file is truncated" in page.text
-    assert page.text.count("film not at hand") == 1
+    assert page.text.count("image not at hand") == 1
     for film in comparison["films"]:
         assert film["image_id"] in page.text
 
@@ -184,7 +184,7 @@ def test_the_headline_without_experts_asks_for_them(comparison):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(-0.2, -0.1, "B is ahead by"), (-0.1, 0.1, "These films cannot tell them apart")]
+    ("low", "high", "verdict"), [(-0.2, -0.1, "B is ahead by"), (-0.1, 0.1, "These images cannot tell them apart")]
 )
 def test_the_headline_says_nothing_that_chance_could_say(comparison, low, high, verdict):
     """An interval that holds 0 names no winner; one below 0 names B."""

@@ -30,10 +30,11 @@ from bpals.judges.record import RecordJudge
 from bpals.metrics import Curve
 from bpals.reviews import verdicts
 from bpals.score.opinions import Audited, about
+from bpals.signal.layout import lay_out
 from bpals.signal.trust import estimate
 from bpals.sources import nih
 from bpals.store.workspace import Workspace
-from bpals.tasks.panel import Chosen
+from bpals.tasks.panel import Chosen, measure
 from bpals.types import Dataset
 from section import Section
 
@@ -99,8 +100,9 @@ def weighed(known: Ground, scores: pl.DataFrame, card: str, folder: Path) -> tup
     file.with_name(f"{file.name}.card.toml").write_text(card, encoding="utf-8")
     home = Workspace(folder / "audit")
     bpals.run_judge(f"table:{file}", workspace=home.path, order=bpals.Order(name="model"))
-    panel, _ = Chosen(record=RecordJudge(), sealed=(home.judge("model"),)).seat(known.dataset, None)
-    signal = estimate(known.dataset, known.record, panel=panel)
+    panel, _ = Chosen(record=RecordJudge(), sealed=(home.judge("model"),)).read_panel(known.dataset)
+    laid = lay_out(known.dataset, known.record, panel)
+    signal = estimate(laid, skill=measure(laid))
     dataset = known.dataset
     audited = Audited(images=dataset.images, claims=dataset.claims, judgments=known.record, signal=signal.table)
     return signal.weights["model"], found(known, audited)
@@ -125,7 +127,7 @@ def study(known: Ground) -> tuple[str, list[str]]:
         images=dataset.images,
         claims=dataset.claims,
         judgments=known.record,
-        signal=estimate(dataset, known.record).table,
+        signal=estimate(lay_out(dataset, known.record)).table,
     )
     lines = [
         f"| echo | trained on these labels | weight | {' | '.join(GROUPS)} |",

@@ -92,11 +92,14 @@ def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def hidden_imports(module: Module) -> Iterator[tuple[int, str]]:
-    """Imports inside functions: line and first part of the dotted name."""
+    """Imports inside functions: line and dotted name, of a module of ours with the module."""
     for function in module.functions:
         for node in import_nodes(function):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            yield from ((node.lineno, name.split(".")[0]) for name in names)
+            names = [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom):
+                inner = (ROOT / "src" / (node.module or "").replace(".", "/")).is_dir()
+                names = [f"{node.module}.{name}" for name in names] if inner else [node.module or ""]
+            yield from ((node.lineno, name) for name in names)
 
 
 def function_lines(function: FunctionNode) -> int:

@@ -10,10 +10,10 @@ from bpals.reviews import verdicts
 from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited, about
 from bpals.score.scorecard import scorecard
-from bpals.signal.trust import estimate
 from bpals.store.workspace import Workspace
 from bpals.tasks.panel import Chosen
 from bpals.types import KIND, OUTCOME, Dataset, answers_schema
+from world.estimating import estimate
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def harmed(nih, tmp_path_factory):
     dataset, judgments, _ = nih
     home, stub = Workspace(tmp_path_factory.mktemp("harm") / "audit"), StubJudge(seed=0)
     home.seal_judge("stub", stub.card.as_dict(), stub.scores(dataset.images["image_id"], NIH))
-    panel, notices = Chosen(record=RecordJudge(), sealed=tuple(home.judges())).seat(dataset, None)
+    panel, notices = Chosen(record=RecordJudge(), sealed=tuple(home.judges())).read_panel(dataset)
     assert notices == []
     return estimate(dataset, judgments, panel=panel)
 
@@ -93,7 +93,7 @@ def helped(nih, data_folder, tmp_path_factory):
     answers = answers.with_columns(pl.lit(None).alias(name) for name in schema if name not in answers.columns)
     home = Workspace(tmp_path_factory.mktemp("help") / "audit")
     home.seal_judge("chexnet", {"judge": "chexnet"}, answers.select(schema.names()).cast(schema))
-    seated, _ = Chosen(record=RecordJudge(), sealed=tuple(home.judges())).seat(dataset, None)
+    seated, _ = Chosen(record=RecordJudge(), sealed=tuple(home.judges())).read_panel(dataset)
     return estimate(dataset, judgments, panel=seated), its["Image Index"]
 
 

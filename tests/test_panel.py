@@ -254,8 +254,8 @@ def test_what_is_said_of_a_blank_film_counts_for_nothing(films, home):
     rows = [{"image_id": blank, "blank": True, "checks": ["blank"]}, {"image_id": other, "blank": False, "checks": []}]
     table = pl.DataFrame([dict.fromkeys(FILM_CHECKS) | row for row in rows], schema=FILM_CHECKS)
     seal_films(home.path, table, {})
-    panel, notices = choose(home, "eye").seat(dataset, None)
-    answered = panel.voices[0].answered
+    panel, notices = choose(home, "eye").read_panel(dataset)
+    answered = panel.judges[0].answered
     assert not answered[saw[0]].any()
     assert answered[saw[1]].all()
     assert panel.checks.column.to_list()[saw[0]] == ["blank"]

@@ -10,10 +10,10 @@ from bpals.judges.record import RecordJudge
 from bpals.metrics import Curve
 from bpals.reviews import verdicts
 from bpals.score.opinions import Audited, about
-from bpals.signal.trust import estimate
 from bpals.store.workspace import Workspace
 from bpals.tasks.panel import Chosen
 from bpals.types import Dataset
+from world.estimating import estimate
 
 MODEL = "jrzech_densenet121"
 EVIDENCE = 'evidence = "its paper"\n'
@@ -81,7 +81,7 @@ def weighed(nih, scores, tmp_path_factory):
                 (folder / "scores.parquet.card.toml").write_text(CARDS[card], encoding="utf-8")
             bpals.run_judge(f"table:{file}", workspace=folder / "audit", order=bpals.Order(name="model"))
             sealed = Workspace(folder / "audit").judge("model")
-            panel, notices = Chosen(record=RecordJudge(), sealed=(sealed,)).seat(dataset, None)
+            panel, notices = Chosen(record=RecordJudge(), sealed=(sealed,)).read_panel(dataset)
             made[which, card] = estimate(dataset, judgments, panel=panel), [notice.code for notice in notices]
         return made[which, card]
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from bpals.report.page import EXAMPLES, NAMES, odd_films, render
-from bpals.signal.reasons import WORDS
+from bpals.signal.observations import CHECK_WORDS
 
 LISTS = pl.List(pl.String)
 
@@ -45,7 +45,7 @@ def test_sound_films_are_said_to_be_sound(page):
     assert (found.odd, found.rows) == (0, ())
 
 
-@pytest.mark.parametrize("check", WORDS)
+@pytest.mark.parametrize("check", CHECK_WORDS)
 def test_every_check_has_a_name_on_the_page(check):
     """None is left out of the table."""
     assert check in NAMES

@@ -14,6 +14,7 @@ import polars as pl
 
 from bpals.errors import TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Group, Vocabulary, fold
+from bpals.numeric import majority
 from bpals.store.tables import TableWords, open_table, read_columns
 from bpals.text import several
 from bpals.types import REVIEWS, SETTLED, TRUTH, Notice, Reference, Reviews
@@ -608,13 +609,9 @@ def _settled(kind: str, said: _Said) -> Reference:
 def _voted(kind: str, said: _Said, min_readers: int | None) -> Reference:
     """Make one truth of each pair from its readers: the majority, or present if at least K say so."""
     _one_verdict_a_reader(said)
-    votes = (
-        _certain(said)
-        .group_by(_PAIR, maintain_order=True)
-        .agg((pl.col("verdict") == "present").sum().alias("yes"), pl.len().alias("reads"), pl.col("split").first())
-    )
+    votes = majority(_certain(said), "split").with_columns(reads=pl.col("yes") + pl.col("no"))
     if min_readers is None:
-        tied = votes.filter(pl.col("yes") * 2 == pl.col("reads"))
+        tied = votes.filter("tied")
         first = _first(tied)
         said.count(
             "ties",
@@ -622,8 +619,7 @@ def _voted(kind: str, said: _Said, min_readers: int | None) -> Reference:
             f"pair splits the readers evenly and was left out{first}",
             f"pairs split the readers evenly and were left out{first}",
         )
-        settled = votes.filter(pl.col("yes") * 2 != pl.col("reads"))
-        return _reference(kind, said, settled.with_columns(present=pl.col("yes") * 2 > pl.col("reads")))
+        return _reference(kind, said, votes.filter(~pl.col("tied")))
     few = votes.filter(pl.col("reads") < min_readers)
     if few.height == votes.height:
         most = max(votes["reads"])

@@ -118,8 +118,8 @@ def relearn(
         # Those that the audit heard: a judge that was sealed since then waits for the next audit.
         chosen = choose(home, [entry["judge"] for entry in sealed.run["judges"]])
         if experts.given and chosen.record is not None:
-            record = read_record(dataset.images, dataset.claims, dataset.vocabulary)
-            answers = replace(answers, features=record.evidence)
+            features = read_record(dataset.images, dataset.claims, dataset.vocabulary).evidence
+            answers = replace(answers, features=features)
         weighed = weigh(dataset, chosen, answers, experts, progress)
         weighed = replace(weighed, notices=(*weighed.notices, *unasked))
         record = weighed.described(sealed.run["values"])

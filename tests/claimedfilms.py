@@ -50,5 +50,5 @@ def write(folder: Path) -> Path:
     with home.writing() as staging:
         staging.write_table("images.parquet", images)
         staging.write_table("signal.parquet", signal)
-        staging.seal({"bpals": "test", "source": "made up"})
+        staging.finish({"bpals": "test", "source": "made up"})
     return home.path

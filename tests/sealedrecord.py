@@ -17,7 +17,7 @@ def seal(folder, dataset):
     with Workspace(folder).writing() as staging:
         staging.write_table("claims.parquet", dataset.claims)
         staging.write_table("images.parquet", dataset.images)
-        staging.seal({"source": {"name": dataset.name}})
+        staging.finish({"source": {"name": dataset.name}})
     return folder
 
 

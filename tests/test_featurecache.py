@@ -166,7 +166,7 @@ def test_blocks_are_sealed_as_they_fill(cache):
     with cache.writing() as writer:
         for number in range(17):
             writer.put(Film(number))
-            writer.seal_if_due()
+            writer.flush_if_due()
         assert cache.films("row").height == 16
     assert cache.films("row").height == 17
 
@@ -189,7 +189,7 @@ def test_a_writer_that_is_killed_leaves_whole_blocks(tmp_path):
         with FeatureCache(Path(sys.argv[1]), "tiny", "ab" * 32, WIDTH).writing() as writer:
             for number in range(10):
                 writer.put(Film(number))
-            writer.seal()
+            writer.flush()
             writer.put(Film(10))
             print("open", flush=True)
             sys.stdin.read()

@@ -15,7 +15,7 @@ from bpals.images.collection import open_shelf
 from bpals.images.defects import COPIES
 from bpals.images.stream import looked
 from bpals.store.features import FeatureCache
-from bpals.store.workspace import RECORD, Workspace, seal_films
+from bpals.store.workspace import CHECKS_RECORD, Workspace, write_image_checks
 from bpals.tasks.probe import Looked, check_films
 from bpals.types import FILM_CHECKS, IMAGES, Refusal
 
@@ -73,14 +73,14 @@ def test_what_was_found_is_told_and_sealed(checked):
     """The sentence, and the record with what was learnt from how many."""
     home, _, report, said = checked
     assert report.sentence == (
-        "122 films were checked, not for view, unlike: 1 blank, 1 inverted, 2 turned, 1 cropped, "
+        "122 images were checked, not for view, unlike: 1 blank, 1 inverted, 2 turned, 1 cropped, "
         "2 near duplicate (1 pair, 0 of two patients) (docs/film-checks.md)"
     )
     assert any("altered copies" in sentence for sentence in said)
     record = report.sealed.record
     assert record["learnt"]["inverted"]["found"] >= 0.95 * record["learnt"]["inverted"]["copies"] > 0
     assert (record["near_duplicate_pairs"], record["pairs_of_two_patients"]) == (1, 0)
-    assert (home.path / RECORD).exists()
+    assert (home.path / CHECKS_RECORD).exists()
 
 
 def test_the_same_films_are_not_checked_twice(checked):
@@ -109,7 +109,7 @@ def test_pairs_are_counted_once_and_films_that_cannot_be_read_are_not_checked(tm
     assert record["fired"]["near_duplicate"] == 8
     assert (record["near_duplicate_pairs"], record["pairs_of_two_patients"]) == (4, 3)
     assert (record["films"], record["checked"]) == (12, 11)
-    assert report.sentence.startswith("11 films were checked (1 more could not be read), not for inverted, ")
+    assert report.sentence.startswith("11 images were checked (1 more could not be read), not for inverted, ")
 
 
 def test_a_handful_of_films_is_checked_as_far_as_it_goes(tmp_path):
@@ -157,7 +157,7 @@ def test_an_audit_tells_what_is_odd_about_films(films_audit, tmp_path):
     names = before["image_id"].unique(maintain_order=True)
     rows = [{"image_id": names[0], "checks": ["turned"], "turned": 90}, {"image_id": names[1], "checks": []}]
     table = pl.DataFrame([dict.fromkeys(FILM_CHECKS) | row for row in rows], schema=FILM_CHECKS)
-    seal_films(home, table, {"films": 2, "fired": {"turned": 1}})
+    write_image_checks(home, table, {"films": 2, "fired": {"turned": 1}})
     run = bpals.audit(workspace=home)
     its = dict(run.signal.unique("image_id").select("image_id", "film_checks").iter_rows())
     assert (its[names[0]], its[names[1]], its[names[2]]) == (["turned"], [], None)
@@ -168,4 +168,4 @@ def test_an_audit_tells_what_is_odd_about_films(films_audit, tmp_path):
     page = run.report.read_text(encoding="utf-8")
     assert "The films themselves" in page
     assert names[0] in page
-    assert (home / RECORD).exists()
+    assert (home / CHECKS_RECORD).exists()

@@ -50,7 +50,7 @@ def work(path, connect, films=FILMS, size=3, acknowledged=None):
             if acknowledged is not None:
                 acknowledged.update(film.image_id for film in batch)
             if start % 4 == 0:
-                ledger._link.checkpoint()
+                ledger._backend.checkpoint()
         ledger.end(run, "done", {})
 
 
@@ -125,8 +125,8 @@ def test_the_power_cut_can_lose_something(new_disk, tmp_path):
     with Ledger.open(path, connect=lambda: Connection(path, disk)) as ledger:
         judge = ledger.enrol(CARD, QUESTIONS, "nih")
         run = ledger.begin(judge, {}, {})
-        ledger._link.checkpoint()
-        with ledger._link.bare() as connection:
+        ledger._backend.checkpoint()
+        with ledger._backend.no_transaction() as connection:
             connection.exec_driver_sql("PRAGMA synchronous=NORMAL")
         for film in FILMS[:20]:
             ledger.write(judge, run, [film])
@@ -170,7 +170,7 @@ def fill(ledger):
         for start in range(0, 12, 3):
             ledger.write(judge, run, FILMS[start : start + 3])
             if start % 2:
-                ledger._link.checkpoint()
+                ledger._backend.checkpoint()
 
 
 def test_after_a_failed_sync_nothing_more_is_tried(new_disk, tmp_path, expected):
@@ -200,12 +200,12 @@ def test_a_doubted_ledger_that_does_not_add_up_is_refused(tmp_path):
     """R08: the verification after an error of the disk is a real one."""
     path = tmp_path / "ledger.sqlite"
     work(path, None)
-    with Ledger.open(path) as ledger, ledger._link.writing() as connection:
+    with Ledger.open(path) as ledger, ledger._backend.writing() as connection:
         connection.exec_driver_sql("DELETE FROM reply WHERE film_id = 1 AND number = 0")
     Path(f"{path}-doubt").touch()
     with (
         Ledger.open(path) as ledger,
-        pytest.raises(WorkspaceError, match=r"damaged: film '000\.png'"),
+        pytest.raises(WorkspaceError, match=r"damaged: image '000\.png'"),
         ledger.lock("x"),
     ):
         pass

@@ -299,7 +299,7 @@ def test_another_judge_under_the_same_name_is_refused_with_the_difference(small,
     """R17: another fingerprint is not mixed; the message names the field and the part."""
     other = tmp_path / "other"
     ask(StubJudge(seed=6), small, other, shard=Shard(2, 3))
-    with pytest.raises(UsageError, match=r"other: judge 'stub' is another one than in .*settings\.seed was 5, is 6"):
+    with pytest.raises(UsageError, match=r"other: judge 'stub' differs from the one in .*settings\.seed was 5, is 6"):
         merge([thirds[0], other], workspace=tmp_path / "home")
 
 
@@ -506,7 +506,7 @@ def test_sealed_parts_are_joined_and_contradictions_counted(small, tmp_path):
         "wrong": table.tail(3).with_columns(pl.lit(0.75).alias("p_present")),
     }
     for name, part in parts.items():
-        Workspace(tmp_path / name).seal_judge("scores", whole.card, part, None, {"dataset": "films", "state": "done"})
+        Workspace(tmp_path / name).write_judge("scores", whole.card, part, None, {"dataset": "films", "state": "done"})
         name_films(Workspace(tmp_path / name), small.source, small.mapping)
     for order in (("left", "right"), ("right", "left")):
         home = tmp_path / "-".join(order)
@@ -558,14 +558,15 @@ def test_what_is_said_of_features_names_the_probe_and_what_was_drawn(small, tmp_
         plan.keep(cache.path)
     for name, order in (("ab", homes), ("ba", homes[::-1])):
         first, second = merge(order, workspace=tmp_path / name).notices
-        assert first.message.endswith("drawn differently: 1,000 films and 4 films. The run of the probe looks at what "
-                                      "is missing")  # fmt: skip
-        assert "2 films have been looked at (2 blocks of them are new here)" in second.message
+        assert first.message.endswith(
+            "drawn differently: 1,000 images and 4 images. The run of the probe looks at what is missing"
+        )
+        assert "2 images have been looked at (2 blocks of them are new here)" in second.message
         assert second.message.endswith(f"bpals judge run probe:lite0 --workspace {tmp_path / name}")
     (only,) = merge(homes[:1], workspace=tmp_path / "ab").notices
     assert "(0 blocks of them are new here)" in only.message
     (alone,) = merge(homes[:1], workspace=tmp_path / "alone").notices
-    assert "1 film has been looked at (1 block of them is new here)" in alone.message
+    assert "1 image has been looked at (1 block of them is new here)" in alone.message
 
 
 def test_a_probe_whose_shards_were_merged_is_the_probe_of_one_run(tmp_path):

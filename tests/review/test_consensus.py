@@ -3,8 +3,8 @@
 import atthedesk
 import polars as pl
 
+from bpals.store.ledger.review_rows import CONSENSUS, REVIEW_COLUMNS, digest, store_reviews
 from bpals.store.ledger.schema import REVIEW
-from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS, digest, store_reviews
 
 
 def test_reviews_have_every_column_of_the_table_and_stands(open_desk):

@@ -35,6 +35,9 @@ from sqlalchemy import (
 
 from bpals.types import OUTCOME, VERDICT
 
+# SQLite's application id of a ledger, and the first half of every advisory lock on PostgreSQL: `bpal`.
+LEDGER_ID = 0x6270616C
+
 TABLES = MetaData()
 
 
@@ -366,4 +369,13 @@ ENTRY = Table(
     Column("reply", Text),  # what was answered, so that the second answer is the first
     Column("previous", Text, nullable=False),
     Column("hash", Text, nullable=False),
+)
+
+# PostgreSQL only: whether a commit was made when its answer was lost on the way.
+RECEIPTS = MetaData()
+RECEIPT = Table(
+    "receipt",
+    RECEIPTS,
+    Column("writer", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
 )

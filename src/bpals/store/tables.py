@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -90,23 +89,6 @@ class TableWords:
         return self.error(template.format(**what))
 
 
-class TableFile(Protocol):
-    """A table whose header is known and whose rows are not read yet."""
-
-    name: str
-    sha256: str
-
-    @property
-    def header(self) -> list[str]:
-        """The names of the columns, as the file has them."""
-
-    def read(self, columns: list[str]) -> RawTable:
-        """Read these columns as text."""
-
-    def whole(self, *, typed: bool = False) -> RawTable:
-        """Read every column, a nameless one by its number, without blank rows; as text, or typed as Parquet has it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTable:
     """The wanted columns as stripped text; the empty text where there is nothing."""
@@ -152,7 +134,7 @@ def open_table(
     digest = sha256(stored)
     content = _gunzip(stored, name=name, words=words, most_bytes=most_bytes)
     if content[:4] == PARQUET:
-        return _ParquetTable(content, name=name, sha256=digest, words=words)
+        return ParquetTable(content, name=name, sha256=digest, words=words)
     plain = _check_text(content, name=name, words=words)
     return CsvTable(plain, name=name, separator=separator or _separator(name, plain), words=words, sha256=digest)
 
@@ -162,7 +144,7 @@ def read_columns(path: str | Path, *, words: TableWords) -> list[str]:
     name = str(path)
     content = _gunzip(read_bytes(path, words=words), name=name, words=words, most_bytes=MOST_BYTES)
     if content[:4] == PARQUET:
-        return _ParquetTable(content, name=name, sha256="", words=words).header
+        return ParquetTable(content, name=name, sha256="", words=words).header
     first = _check_text(_first_line(content), name=name, words=words)
     return _split_header(first, _separator(name, first), name=name, words=words)
 
@@ -417,8 +399,11 @@ def _find_quote_trouble(
     return None
 
 
-class _ParquetTable:
+class ParquetTable:
+    """A Parquet file whose columns are known and whose rows are not read yet."""
+
     def __init__(self, content: bytes, *, name: str, sha256: str, words: TableWords) -> None:
+        """Read the schema; a file that is cut off or damaged is refused."""
         self.name = name
         self.sha256 = sha256
         self._content = content
@@ -432,9 +417,11 @@ class _ParquetTable:
 
     @property
     def header(self) -> list[str]:
+        """The names of the columns, as the file has them."""
         return list(self._schema)
 
     def read(self, columns: list[str]) -> RawTable:
+        """Read these columns as text."""
         frame = self._frame(columns)
         lists = frozenset(name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List))
         for name, dtype in frame.schema.items():
@@ -452,6 +439,7 @@ class _ParquetTable:
         return _strip(RawTable(name=self.name, frame=text.fill_null(""), lines=None, lists=lists), self._words)
 
     def whole(self, *, typed: bool = False) -> RawTable:
+        """Read every column, a nameless one by its number; as text, or in the types of the file."""
         names = _numbered(self.header, name=self.name, words=self._words)
         raw = RawTable(name=self.name, frame=self._frame(self.header), lines=None) if typed else self.read(self.header)
         return replace(raw, frame=raw.frame.rename(dict(zip(self.header, names, strict=True))))
@@ -468,6 +456,9 @@ class _ParquetTable:
     def _damaged(self, error: BaseException) -> BpalsError:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return self._words.refusal(self._words.parquet_damaged, name=self.name, reason=reason)
+
+
+TableFile = CsvTable | ParquetTable
 
 
 def _numbered(header: list[str], *, name: str, words: TableWords) -> list[str]:

@@ -159,9 +159,9 @@ def _take(
             new, looked = counted.get(card["judge"], 0), 0
             last, some = source.stored_films(card["judge_id"], 0)
             while some:
-                taken = target.take_films(judge_id, some, numbers)
-                new, looked = new + taken.new, looked + sum(not film.control for film in some)
-                merged.note(taken.clashes or [])
+                came, clashes = target.take_films(judge_id, some, numbers)
+                new, looked = new + came, looked + sum(not film.control for film in some)
+                merged.note(clashes)
                 watch(card["judge"], looked)
                 last, some = source.stored_films(card["judge_id"], last)
             counted[card["judge"]] = new
@@ -333,26 +333,21 @@ def _missing(ends: Mapping[str, ShardEnd], n: int) -> list[str]:
 
 def gaps(judge: str, ends: Mapping[str, ShardEnd], home: Path) -> list[Notice]:
     """Report shards that were drawn or divided differently, are missing, or did not finish."""
-    return [*_drawn_differently(judge, ends, home), *_not_whole(judge, ends)]
-
-
-def _drawn_differently(judge: str, ends: Mapping[str, ShardEnd], home: Path) -> Iterator[Notice]:
+    notices = list[Notice]()
     drawn = _draws(ends)
-    if len(drawn) < 2:
-        return
-    named = len({draw.names for draw in drawn}) > 1
-    each = [f"{', '.join(shards[:MOST_NAMED])}: {draw.words(named=named)}" for draw, shards in drawn.items()]
-    words = (
-        f"judge {judge!r}: the parts were drawn differently: {' and '.join(each)}. Run them alike (--limit-images, "
-        f"--seed, and the same images) and merge again, or ask here about what is missing: "
-        f"bpals judge run SPEC --images PATH --workspace {home}"
-    )
-    yield Notice(code="shards_drawn", count=len(drawn), message=words)
+    if len(drawn) > 1:
+        named = len({draw.names for draw in drawn}) > 1
+        each = [f"{', '.join(shards[:MOST_NAMED])}: {draw.words(named=named)}" for draw, shards in drawn.items()]
+        words = (
+            f"judge {judge!r}: the parts were drawn differently: {' and '.join(each)}. Run them alike (--limit-images, "
+            f"--seed, and the same images) and merge again, or ask here about what is missing: "
+            f"bpals judge run SPEC --images PATH --workspace {home}"
+        )
+        notices.append(Notice(code="shards_drawn", count=len(drawn), message=words))
+    return notices if WHOLE in ends else [*notices, *_not_whole(judge, ends)]  # an undivided run asked about everything
 
 
 def _not_whole(judge: str, ends: Mapping[str, ShardEnd]) -> Iterator[Notice]:
-    if WHOLE in ends:  # an undivided run asked about everything
-        return
     numbers = sorted({Shard.parse(shard).of for shard in ends})
     missing = {n: _missing(ends, n) for n in numbers}
     if len(numbers) > 1 and all(missing.values()):

@@ -6,17 +6,19 @@ a reply is packed into bytes: its top tokens with their log-probs, and its text.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
-from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, insert, select, update
+import sqlalchemy
+from sqlalchemy import ColumnElement, Connection, Dialect, Select, Table, delete, func, insert, select, update
 
 from bpals.errors import ContractBroken, UsageError
 from bpals.findings import Vocabulary
@@ -58,6 +60,7 @@ REPLIES = pl.Schema(
 """One row per reply, in the order of images and questions."""
 
 Row = tuple[Any, ...]
+Known = sqlalchemy.Row[Any]  # of `film`: image_id, control, film_id, sha256, failed
 _Key = tuple[str, str]  # image id and control
 
 
@@ -84,22 +87,17 @@ class AskedFilm:
     failures: Sequence[Attempt] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class QuestionSet:
     """The questions of one judge, and how replies to them become rows."""
 
-    judge: str
-    questions: tuple[Question, ...]
-    # Subject -> the numbers of its questions, the first of which stands for it in `judgment`.
-    groups: dict[tuple[str, str], tuple[int, ...]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Group the questions by their subject."""
-        groups: dict[tuple[str, str], tuple[int, ...]] = {}
+    def __init__(self, judge: str, questions: Iterable[Question]) -> None:
+        """Group the questions by subject; the first of a group stands for it in `judgment`."""
+        self.judge = judge
+        self.questions = tuple(questions)
+        self.groups: dict[tuple[str, str], tuple[int, ...]] = {}
         for number, question in enumerate(self.questions):
             key = (question.about, question.subject)
-            groups[key] = (*groups.get(key, ()), number)
-        object.__setattr__(self, "groups", groups)
+            self.groups[key] = (*self.groups.get(key, ()), number)
 
     def reply_rows(self, film: AskedFilm) -> list[Row]:
         """Give the rows of `reply` without their film_id; an image with too few or too many replies is refused."""
@@ -178,74 +176,34 @@ class FilmRows:
     attempts: dict[tuple[int, int, int], Row]  # by the run, the number of the question, and which try it was
 
 
-def _rows_of(asked: QuestionSet, film: AskedFilm, run_id: int, at: str) -> FilmRows:
-    """Turn an image into its rows; one that is not whole is refused."""
-    return FilmRows(
-        image_id=film.image_id,
-        control=film.control,
-        sha256=film.sha256,
-        run_id=run_id,
-        at=at,
-        replies=asked.reply_rows(film),
-        judgments=asked.judgment_rows(film),
-        attempts={
-            (run_id, failure.number, failure.attempt): (
-                run_id,
-                failure.number,
-                failure.attempt,
-                failure.kind,
-                failure.status,
-                _clean(failure.message),
-                at,
-            )
-            for failure in film.failures
-        },
-    )
-
-
 def _clean(words: str) -> str:
     """Make text from outside fit for a column: no half characters, no zeros."""
     return words.replace("\0", "\u2400").encode("utf-8", "replace").decode("utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFilm:
-    """An image that is in the ledger."""
-
-    film_id: int
-    sha256: str
-    failed: int
+@functools.lru_cache(maxsize=64)
+def _insert_text(table: Table, count: int, dialect: Dialect) -> str:
+    """Compile an insert of so many rows, once per engine."""
+    blank = [dict.fromkeys(table.columns.keys())] * count
+    return str(insert(table).values(blank).compile(dialect=dialect))
 
 
-class Statements:
-    """Inserts, each compiled once: all replies about one image are one statement."""
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self._texts: dict[tuple[str, int], str] = {}
-
-    def insert(self, connection: Connection, table: Table, rows: Sequence[Sequence[Row]]) -> None:
-        """Insert equally long runs of rows."""
-        if not rows or not rows[0]:
-            return
-        # One statement per run of rows: the driver lets other threads work while the database does.
-        key = (table.name, len(rows[0]))
-        if key not in self._texts:
-            blank = [dict.fromkeys(table.columns.keys())] * len(rows[0])
-            self._texts[key] = str(insert(table).values(blank).compile(dialect=connection.dialect))
-        many = [tuple(value for row in run for value in row) for run in rows]
-        if connection.dialect.name == "postgresql":
-            # SQLite stores NaN as NULL; PostgreSQL gets the same.
-            many = [
-                tuple(None if isinstance(value, float) and math.isnan(value) else value for value in one)
-                for one in many
-            ]
-        connection.exec_driver_sql(self._texts[key], many)
+def _insert(connection: Connection, table: Table, rows: Sequence[Sequence[Row]]) -> None:
+    """Insert equally long runs of rows, such as all replies about one image."""
+    if not rows or not rows[0]:
+        return
+    # One statement per run, not per row: the driver lets other threads work while the database does.
+    many = [tuple(value for row in run for value in row) for run in rows]
+    if connection.dialect.name == "postgresql":
+        # SQLite stores NaN as NULL; PostgreSQL gets the same.
+        many = [
+            tuple(None if isinstance(value, float) and math.isnan(value) else value for value in one) for one in many
+        ]
+    connection.exec_driver_sql(_insert_text(table, len(rows[0]), connection.dialect), many)
 
 
 def write_films(
     connection: Connection,
-    statements: Statements,
     asked: QuestionSet,
     judge_id: int,
     run_id: int,
@@ -253,35 +211,51 @@ def write_films(
 ) -> None:
     """Write images inside the caller's transaction; writing one again changes only answers that failed."""
     at = now()
-    put_films(connection, statements, asked, judge_id, [_rows_of(asked, film, run_id, at) for film in films])
+    rows = [
+        FilmRows(
+            image_id=film.image_id,
+            control=film.control,
+            sha256=film.sha256,
+            run_id=run_id,
+            at=at,
+            replies=asked.reply_rows(film),
+            judgments=asked.judgment_rows(film),
+            attempts={
+                (run_id, each.number, each.attempt): (
+                    *(run_id, each.number, each.attempt, each.kind, each.status),
+                    *(_clean(each.message), at),
+                )
+                for each in film.failures
+            },
+        )
+        for film in films
+    ]
+    put_films(connection, asked, judge_id, rows)
 
 
-def put_films(
-    connection: Connection, statements: Statements, asked: QuestionSet, judge_id: int, films: Iterable[FilmRows]
-) -> None:
+def put_films(connection: Connection, asked: QuestionSet, judge_id: int, films: Iterable[FilmRows]) -> None:
     """Put the rows of images in their tables: new ones whole, known ones only where an answer had failed."""
     lock_answers(connection)
     by_key: dict[_Key, FilmRows] = {}
     for film in films:
         by_key.setdefault((film.image_id, film.control), film)
     known = known_films(connection, judge_id, by_key)
-    _add(connection, statements, judge_id, [film for key, film in by_key.items() if key not in known])
+    _add(connection, judge_id, [film for key, film in by_key.items() if key not in known])
     for key, there in known.items():
-        _mend(connection, statements, asked, there, by_key[key])
+        _mend(connection, asked, there, by_key[key])
 
 
-def known_films(connection: Connection, judge_id: int, by_key: Iterable[_Key]) -> dict[_Key, KnownFilm]:
+def known_films(connection: Connection, judge_id: int, by_key: Iterable[_Key]) -> dict[_Key, Known]:
     """Find the images that are here, by image id and control."""
     wanted = set(by_key)
-    rows = connection.execute(
-        select(FILM.c.image_id, FILM.c.control, FILM.c.film_id, FILM.c.sha256, FILM.c.failed).where(
-            FILM.c.judge_id == judge_id, FILM.c.image_id.in_([image_id for image_id, _ in wanted])
-        )
-    )
-    return {(row[0], row[1]): KnownFilm(*row[2:]) for row in rows if (row[0], row[1]) in wanted}
+    columns = (FILM.c.image_id, FILM.c.control, FILM.c.film_id, FILM.c.sha256, FILM.c.failed)
+    names = [image_id for image_id, _ in wanted]
+    query: Select[Any] = select(*columns).where(FILM.c.judge_id == judge_id, FILM.c.image_id.in_(names))
+    rows = connection.execute(query)
+    return {(row.image_id, row.control): row for row in rows if (row.image_id, row.control) in wanted}
 
 
-def _add(connection: Connection, statements: Statements, judge_id: int, films: Sequence[FilmRows]) -> None:
+def _add(connection: Connection, judge_id: int, films: Sequence[FilmRows]) -> None:
     """Add images that are not here yet. `lock_answers` makes it safe to number them from the last one on."""
     last = connection.execute(select(func.coalesce(func.max(FILM.c.film_id), 0))).scalar_one()
     rows: dict[Table, list[list[Row]]] = {FILM: [], REPLY: [], JUDGMENT: [], ATTEMPT: []}
@@ -293,10 +267,10 @@ def _add(connection: Connection, statements: Statements, judge_id: int, films: S
             rows[JUDGMENT].append([(film_id, *row) for row in film.judgments])
         rows[ATTEMPT].extend([(film_id, *row)] for row in film.attempts.values())
     for table, runs in rows.items():
-        statements.insert(connection, table, runs)
+        _insert(connection, table, runs)
 
 
-def _mend(connection: Connection, statements: Statements, asked: QuestionSet, there: KnownFilm, film: FilmRows) -> None:
+def _mend(connection: Connection, asked: QuestionSet, there: Known, film: FilmRows) -> None:
     """Replace failures by answers, one whole subject at a time, so that a judgment always fits its replies."""
     if not there.failed or (there.sha256 and there.sha256 != film.sha256):
         return
@@ -311,8 +285,8 @@ def _mend(connection: Connection, statements: Statements, asked: QuestionSet, th
         new = [row for row in rows if any(row[0] in numbers for numbers in better)]
         here = (table.c.film_id == there.film_id, table.c.number.in_([row[0] for row in new]))
         connection.execute(delete(table).where(*here))
-        statements.insert(connection, table, [[(there.film_id, *row)] for row in new])
-    add_attempts(connection, statements, there.film_id, film)
+        _insert(connection, table, [[(there.film_id, *row)] for row in new])
+    add_attempts(connection, there.film_id, film)
     if better:
         now_there = connection.execute(select(*REPLY.columns).where(of_film)).all()
         renewed: dict[str, Any] = dict(zip(SUMS, sums([tuple(row)[1:] for row in now_there]), strict=True))
@@ -320,14 +294,14 @@ def _mend(connection: Connection, statements: Statements, asked: QuestionSet, th
         connection.execute(update(FILM).where(same).values(sha256=film.sha256, **renewed))
 
 
-def add_attempts(connection: Connection, statements: Statements, film_id: int, film: FilmRows) -> None:
+def add_attempts(connection: Connection, film_id: int, film: FilmRows) -> None:
     """Add the failed tries of an image that are not here yet."""
     if not film.attempts:
         return
     columns = (ATTEMPT.c.run_id, ATTEMPT.c.number, ATTEMPT.c.attempt)
     there = set(connection.execute(select(*columns).where(ATTEMPT.c.film_id == film_id)))
     new = [[(film_id, *row)] for key, row in film.attempts.items() if key not in there]
-    statements.insert(connection, ATTEMPT, new)
+    _insert(connection, ATTEMPT, new)
 
 
 def judgments(connection: Connection, judge_id: int, asked: QuestionSet, vocabulary: Vocabulary) -> pl.DataFrame:

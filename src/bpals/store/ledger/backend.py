@@ -1,15 +1,12 @@
-"""What SQLite and PostgreSQL share: the backend's protocol, prepared statements, migrations, inserts of new rows."""
+"""What SQLite and PostgreSQL share: prepared statements, migrations, inserts of new rows."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Delete, Insert, Select, Table, Update, func, insert, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,56 +16,6 @@ from bpals.store.ledger.schema import LEDGER_ID, MIGRATION, RECEIPTS, REVIEW_TAB
 from bpals.version import VERSION
 
 Dialect = Literal["sqlite", "postgresql"]
-
-_Result = TypeVar("_Result")
-
-
-class Backend(Protocol):
-    """Where one ledger lives, and the way to its tables."""
-
-    dialect: Dialect
-    where: str  # for people: a path, or an address without its password
-
-    @property
-    def path(self) -> Path:
-        """The file; refused where there is none."""
-
-    def writing(self) -> contextlib.AbstractContextManager[Connection]:
-        """Open a transaction that may write; it is durable when this ends, or it never was."""
-
-    def reading(self) -> contextlib.AbstractContextManager[Connection]:
-        """Open a transaction that reads one moment, whoever else writes meanwhile."""
-
-    def change(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Do some work in a transaction that may write, exactly once; the work itself may be begun anew."""
-
-    def look(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Do some work that only reads; it may be begun anew."""
-
-    def glance(self, ready: Ready, **values: Any) -> Any:
-        """Give the first row of one statement that only reads."""
-
-    def bring_up(self, known: Sequence[Migration], *, readonly: bool) -> None:
-        """Make the migrations that are due: all or none."""
-
-    def lock(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock for this kind of work while inside."""
-
-    def busy(self, what: str) -> bool:
-        """Say whether somebody holds that lock."""
-
-    def backup(self, target: str | os.PathLike[str]) -> None:
-        """Copy the ledger as it is at one moment to a new file."""
-
-    def close(self) -> None:
-        """Close the connections; later calls are refused."""
-
-
-class Driver(Protocol):
-    """The part of a driver's connection that is needed, in a pool or out of it."""
-
-    def cursor(self) -> Any:
-        """Give a cursor."""
 
 
 class Ready:
@@ -92,7 +39,7 @@ class Ready:
             return connection.execute(self.statement, values).first()
         return self.first_of(connection.connection, values)
 
-    def first_of(self, driver: Driver, values: Mapping[str, Any]) -> Any:
+    def first_of(self, driver: Any, values: Mapping[str, Any]) -> Any:
         """Give the first row on a connection of SQLite's driver, or None."""
         row = self._run(driver, values).fetchone()
         return None if row is None else self._row(*row)
@@ -108,7 +55,7 @@ class Ready:
             return connection.execute(self.statement, values).rowcount
         return int(self._run(connection.connection, values).rowcount)
 
-    def _run(self, driver: Driver, values: Mapping[str, Any]) -> Any:
+    def _run(self, driver: Any, values: Mapping[str, Any]) -> Any:
         written, fixed = self._compiled
         cursor = driver.cursor()
         cursor.execute(written, {**fixed, **values})

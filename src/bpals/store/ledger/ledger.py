@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Connection, Double, literal_column, select
 from bpals.errors import BpalsError, UsageError, WorkspaceError
 from bpals.findings import Vocabulary
 from bpals.store.ledger import answers, runs, transfer
-from bpals.store.ledger.answers import AskedFilm, FilmRows, QuestionSet, Statements, write_films
-from bpals.store.ledger.backend import MIGRATIONS, Backend, Dialect, Migration, Ready
+from bpals.store.ledger.answers import AskedFilm, FilmRows, QuestionSet, write_films
+from bpals.store.ledger.backend import MIGRATIONS, Dialect, Migration, Ready
 from bpals.store.ledger.locks import RUNNING
 from bpals.store.ledger.postgres import ServerBackend, address_of, is_url, parse_url, shown
 from bpals.store.ledger.schema import FILM
@@ -29,6 +29,7 @@ _CLOCKS = {
     "postgresql": "SELECT extract(epoch FROM clock_timestamp())::float8",
 }
 _Result = TypeVar("_Result")
+Backend = FileBackend | ServerBackend
 
 
 class Ledger:
@@ -37,7 +38,8 @@ class Ledger:
     def __init__(self, backend: Backend) -> None:
         """Take over a backend whose tables are up to date: use `Ledger.open`."""
         self._backend = backend
-        self._statements = Statements()
+        self.dialect: Dialect = backend.dialect
+        self.where = backend.where  # for people: a path, or an address without its password
         self._now = Ready(select(self.clock))
         self._asked: dict[int, QuestionSet] = {}
 
@@ -67,16 +69,6 @@ class Ledger:
             backend.close()
             raise
         return cls(backend)
-
-    @property
-    def dialect(self) -> Dialect:
-        """Which SQL it uses."""
-        return self._backend.dialect
-
-    @property
-    def where(self) -> str:
-        """Where the ledger is, for people: a path, or an address without its password."""
-        return self._backend.where
 
     @property
     def path(self) -> Path:
@@ -181,7 +173,7 @@ class Ledger:
 
     def begin(self, judge_id: int, plan: Mapping[str, object], environment: Mapping[str, object]) -> int:
         """Write down that a run begins, and give its id."""
-        row = runs.run_row(judge_id, plan, environment)
+        row = runs.run_row(judge_id, plan, environment)  # not inside: work that is begun anew keeps its time
         return self.change(lambda connection: runs.begin(connection, row))
 
     def end(self, run_id: int, state: str, counts: Mapping[str, object]) -> None:
@@ -203,11 +195,11 @@ class Ledger:
         An image that is there already is left as it is, except that an answer replaces a failure.
         """
         asked = self._questions_of(judge_id)
-        self.change(lambda connection: write_films(connection, self._statements, asked, judge_id, run_id, films))
+        self.change(lambda connection: write_films(connection, asked, judge_id, run_id, films))
 
     def stored_runs(self, judge_id: int) -> list[dict[str, Any]]:
         """Give the runs of a judge as rows, each with its events, for another ledger to take."""
-        return self.look(lambda connection: transfer.stored_runs(connection, judge_id))
+        return self.look(lambda connection: runs.stored(connection, judge_id))
 
     def take_runs(self, judge_id: int, others: Sequence[Mapping[str, Any]]) -> dict[int, int]:
         """Take runs of another ledger, each once; give its number of each run -> the number here."""
@@ -217,12 +209,12 @@ class Ledger:
         """Give the next images of a judge, controls too, as rows for another ledger, and where to go on."""
         return self.look(lambda connection: transfer.stored_films(connection, judge_id, after))
 
-    def take_films(self, judge_id: int, films: Sequence[FilmRows], numbers: Mapping[int, int]) -> transfer.Taken:
+    def take_films(
+        self, judge_id: int, films: Sequence[FilmRows], numbers: Mapping[int, int]
+    ) -> tuple[int, list[transfer.Clash]]:
         """Take images of another ledger in one transaction; `numbers` maps its runs to those here."""
         asked = self._questions_of(judge_id)
-        return self.change(
-            lambda connection: transfer.take_films(connection, self._statements, asked, judge_id, films, numbers)
-        )
+        return self.change(lambda connection: transfer.take_films(connection, asked, judge_id, films, numbers))
 
     def counts(self, judge_id: int) -> dict[str, Any]:
         """Count images, replies and judgments by outcome, tokens, tries and seconds; a run may go on meanwhile."""

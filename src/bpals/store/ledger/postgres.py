@@ -78,15 +78,10 @@ def has_password(url: URL) -> bool:
     return bool(url.password) or any(name in url.query for name in _SECRET)
 
 
-def without_password(url: URL) -> URL:
-    """Leave the password out of an address."""
-    query = {name: value for name, value in url.query.items() if name not in _SECRET}
-    return URL.create(url.drivername, url.username, None, url.host, url.port, url.database, query)
-
-
 def shown(url: URL) -> str:
     """Write an address for people and for files: without any password."""
-    plain = without_password(url).set(drivername="postgresql")
+    query = {name: value for name, value in url.query.items() if name not in _SECRET}
+    plain = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
     return plain.render_as_string(hide_password=False)
 
 
@@ -447,20 +442,17 @@ class _Hold:
     def take(self) -> bool:
         """Take the lock, or see that it is still held; say whether it is."""
         with self._lock:
-            return self._take()
-
-    def _take(self) -> bool:
-        if self._connection is not None:
-            with contextlib.suppress(TransactionLost), self._pool.translated_errors():
-                self._connection.exec_driver_sql("SELECT 1")
+            if self._connection is not None:
+                with contextlib.suppress(TransactionLost), self._pool.translated_errors():
+                    self._connection.exec_driver_sql("SELECT 1")
+                    return True
+                self._let_go()
+            self._connection = self._closing.enter_context(self._pool.autocommit())
+            statement = text("SELECT pg_try_advisory_lock(:ours, :what)")
+            if self._connection.execute(statement, _key(self.what)).scalar_one():
                 return True
             self._let_go()
-        self._connection = self._closing.enter_context(self._pool.autocommit())
-        statement = text("SELECT pg_try_advisory_lock(:ours, :what)")
-        if self._connection.execute(statement, _key(self.what)).scalar_one():
-            return True
-        self._let_go()
-        return False
+            return False
 
     def _let_go(self) -> None:
         if self._connection is not None and not self._connection.invalidated:

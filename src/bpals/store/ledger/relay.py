@@ -25,8 +25,7 @@ from bpals import errors
 from bpals.errors import BpalsError, UsageError, WorkspaceError
 from bpals.store.ledger import runs
 from bpals.store.ledger.answers import AskedFilm, Attempt
-from bpals.store.ledger.backend import Backend
-from bpals.store.ledger.ledger import Ledger
+from bpals.store.ledger.ledger import Backend, Ledger
 from bpals.store.ledger.locks import RUNNING, SERVING, holder, only_writer
 from bpals.store.ledger.postgres import is_url
 from bpals.store.ledger.sqlite import Place
@@ -106,17 +105,16 @@ def pack_films(films: Sequence[AskedFilm]) -> list[list[Any]]:
             film.image_id,
             film.sha256,
             film.control,
-            [_pack_reply(reply) for reply in film.replies],
-            [[getattr(judgment, name) for name in Judgment.__dataclass_fields__] for judgment in film.judgments],
-            [[getattr(failure, name) for name in Attempt.__dataclass_fields__] for failure in film.failures],
+            [[*_values(each), each.usage.prompt, each.usage.cached, each.usage.output] for each in film.replies],
+            [_values(judgment) for judgment in film.judgments],
+            [_values(failure) for failure in film.failures],
         ]
         for film in films
     ]
 
 
-def _pack_reply(reply: Reply) -> list[Any]:
-    values = [getattr(reply, name) for name in Reply.__dataclass_fields__ if name != "usage"]
-    return [*values, reply.usage.prompt, reply.usage.cached, reply.usage.output]
+def _values(made: Reply | Judgment | Attempt) -> list[Any]:
+    return [getattr(made, name) for name in made.__dataclass_fields__ if name != "usage"]
 
 
 def unpack_films(packed: Sequence[Sequence[Any]]) -> list[AskedFilm]:

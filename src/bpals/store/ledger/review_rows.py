@@ -6,9 +6,8 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -22,15 +21,17 @@ from bpals.types import VERDICT
 DIGEST_LETTERS = 32
 
 
-def _cast(column: Column[Any]) -> type | None:
-    """Give the type that makes a value equal on both databases; texts are equal already."""
+def _cast(column: Column[Any]) -> type:
+    """Give the type that makes a value equal on both databases."""
     # One database gives 1 where the other gives 1.0: a digest of the raw values would differ.
     if isinstance(column.type, Double):
         return float
-    return int if isinstance(column.type, Integer) else None
+    return int if isinstance(column.type, Integer) else str
 
 
-_FRAME_TYPES: dict[type | None, pl.DataType] = {float: pl.Float64(), int: pl.Int64(), None: pl.String()}
+# The columns that a digest covers: all but the number of the row.
+_CONTENT = {table: {c.name: _cast(c) for c in table.c if not c.primary_key} for table in (REVIEW, ADJUDICATION)}
+_FRAME_TYPES: dict[type, pl.DataType] = {float: pl.Float64(), int: pl.Int64(), str: pl.String()}
 REVIEW_COLUMNS = pl.Schema(
     {
         **{column.name: _FRAME_TYPES[_cast(column)] for column in REVIEW.c},
@@ -63,26 +64,6 @@ CONSENSUS = pl.Schema(
 """One row per case and finding that has all its reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """The columns of a table that a digest covers: all but its number."""
-
-    names: tuple[str, ...]
-    values: Callable[[Any], tuple[Any, ...]]
-    casts: tuple[tuple[int, type], ...]  # position and type of each column with numbers
-
-    @classmethod
-    def of(cls, table: Table) -> _Content:
-        """Look at a table once."""
-        columns = [column for column in table.c if not column.primary_key]
-        casts = ((place, _cast(column)) for place, column in enumerate(columns))
-        names = tuple(column.name for column in columns)
-        return cls(names, itemgetter(*names), tuple((place, cast) for place, cast in casts if cast is not None))
-
-
-_CONTENT = {table: _Content.of(table) for table in (REVIEW, ADJUDICATION)}
-
-
 def store_reviews(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Add reviews, and give id -> digest: what the entry about them holds under `reviews`."""
     return _store(connection, REVIEW, rows)
@@ -95,22 +76,19 @@ def store_adjudications(connection: Connection, rows: Sequence[Mapping[str, Any]
 
 def digest(table: Table, row: Mapping[str, Any] | RowMapping) -> str:
     """Give the digest of a row's content, whatever its number."""
-    values = list(_CONTENT[table].values(row))
-    for place, cast in _CONTENT[table].casts:
-        if values[place] is not None:
-            values[place] = cast(values[place])
+    values = [None if row[name] is None else cast(row[name]) for name, cast in _CONTENT[table].items()]
     return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:DIGEST_LETTERS]
 
 
 def _store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     if not rows:
         return {}
-    whole = [{name: row.get(name) for name in _CONTENT[table].names} for row in rows]
+    whole = [{name: row.get(name) for name in _CONTENT[table]} for row in rows]
     if connection.dialect.name == "sqlite":
         # No other process writes now, and SQLite gives back the numbers of many rows only one row at a time.
         first = int(_last_number(table).value(connection)) + 1
         numbers: Sequence[int] = range(first, first + len(whole))
-        placed = [(number, *_CONTENT[table].values(row)) for number, row in zip(numbers, whole, strict=True)]
+        placed = [(number, *row.values()) for number, row in zip(numbers, whole, strict=True)]
         connection.exec_driver_sql(_plain_insert(table), placed)
     else:
         (identity,) = table.primary_key.columns

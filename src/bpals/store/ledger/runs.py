@@ -151,7 +151,7 @@ def question_set(connection: Connection, judge_id: int) -> QuestionSet:
     rows = connection.execute(
         select(*columns).where(QUESTION.c.judge_id == judge_id).order_by(QUESTION.c.number)
     ).mappings()
-    return QuestionSet(judge=name, questions=tuple(Question(**row) for row in rows))
+    return QuestionSet(name, (Question(**row) for row in rows))
 
 
 def cards(connection: Connection) -> list[dict[str, Any]]:
@@ -217,19 +217,22 @@ def event(connection: Connection, row: Mapping[str, Any], *, again: bool = False
     connection.execute(insert(EVENT).values(dict(row)))
 
 
-def of_judge(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
-    """List the runs of a judge in their order, each with its plan, environment, counts and events."""
+def stored(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
+    """Give the runs of a judge as rows, in their order, each with the rows of its events."""
     rows = connection.execute(select(RUN).where(RUN.c.judge_id == judge_id).order_by(RUN.c.run_id)).mappings()
     found = [dict(row) for row in rows]
     for run in found:
-        for name in ("plan", "environment", "counts"):
-            run[name] = json.loads(run[name])
-        events = connection.execute(
-            select(EVENT.c.kind, EVENT.c.detail, EVENT.c.at)
-            .where(EVENT.c.run_id == run["run_id"])
-            .order_by(EVENT.c.event_id)
-        ).mappings()
-        run["events"] = [{**row, "detail": json.loads(row["detail"])} for row in events]
+        query = select(EVENT.c.kind, EVENT.c.detail, EVENT.c.at).where(EVENT.c.run_id == run["run_id"])
+        run["events"] = [dict(row) for row in connection.execute(query.order_by(EVENT.c.event_id)).mappings()]
+    return found
+
+
+def of_judge(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
+    """List the runs of a judge in their order, each with its plan, environment, counts and events."""
+    found = stored(connection, judge_id)
+    for run in found:
+        run.update({name: json.loads(run[name]) for name in ("plan", "environment", "counts")})
+        run["events"] = [{**event, "detail": json.loads(event["detail"])} for event in run["events"]]
     return found
 
 

@@ -183,13 +183,9 @@ class Place:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.birth.touch()
-            self.sync_folder()
+            sync_folder(self.path.absolute().parent)
         except OSError as error:
             raise WorkspaceError(f"{self.path} cannot be made: {error.strerror}. {ELSEWHERE}") from None
-
-    def sync_folder(self) -> None:
-        """Make what was created or removed beside the ledger last."""
-        sync_folder(self.path.absolute().parent)
 
 
 def file_connection(path: Path, *, readonly: bool) -> sqlite3.Connection:
@@ -241,20 +237,16 @@ class FileBackend:
         return cls(place, connect, readonly=readonly)
 
     def _set_up_writer(self, driver: Any, _record: object) -> None:
-        cursor = driver.cursor()
-        _set_up(cursor)
-        if not self._readonly:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            (mode,) = cursor.fetchone()
-            if mode != "wal":
-                raise WorkspaceError(f"{self.path} cannot keep a write-ahead log (it is in mode {mode!r})")
-        cursor.close()
+        with contextlib.closing(_set_up(driver)) as cursor:
+            if not self._readonly:
+                cursor.execute("PRAGMA journal_mode=WAL")
+                (mode,) = cursor.fetchone()
+                if mode != "wal":
+                    raise WorkspaceError(f"{self.path} cannot keep a write-ahead log (it is in mode {mode!r})")
 
     def _set_up_reader(self, driver: Any, _record: object) -> None:
-        cursor = driver.cursor()
-        _set_up(cursor)
-        cursor.execute("PRAGMA query_only=ON")
-        cursor.close()
+        with contextlib.closing(_set_up(driver)) as cursor:
+            cursor.execute("PRAGMA query_only=ON")
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -414,7 +406,7 @@ class FileBackend:
                 migrate(connection, found, known)
             self.checkpoint()
             self._place.birth.unlink(missing_ok=True)
-            self._place.sync_folder()
+            sync_folder(self.path.absolute().parent)
 
     def _bring_up_elsewhere(self, known: Sequence[Migration]) -> None:
         """Migrate through a connection that may write: a reader of old tables has no other way."""
@@ -470,12 +462,14 @@ class FileBackend:
             part.unlink(missing_ok=True)
 
 
-def _set_up(cursor: Any) -> None:
+def _set_up(driver: Any) -> Any:
+    cursor = driver.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.execute("PRAGMA synchronous=FULL")
     # SQLite's own checkpoints hide an error of the disk: they are done by hand, in `writing`.
     cursor.execute("PRAGMA wal_autocheckpoint=0")
+    return cursor
 
 
 def _begin(connection: Connection) -> None:

@@ -13,18 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from bpals.store.ledger import runs
-from bpals.store.ledger.answers import (
-    FilmRows,
-    KnownFilm,
-    QuestionSet,
-    Row,
-    Statements,
-    add_attempts,
-    known_films,
-    put_films,
-)
+from bpals.store.ledger.answers import FilmRows, Known, QuestionSet, Row, add_attempts, known_films, put_films
 from bpals.store.ledger.locks import lock_answers
-from bpals.store.ledger.schema import ATTEMPT, EVENT, FILM, JUDGMENT, REPLY, RUN
+from bpals.store.ledger.schema import ATTEMPT, FILM, JUDGMENT, REPLY, RUN
 
 # Images of one transaction: with 28 questions each some 6,000 rows, and a few megabytes.
 FILMS_AT_ONCE = 200
@@ -40,14 +31,6 @@ class Clash:
     subject: str  # empty where the bytes of the image differ
     here: str  # what is kept
     there: str  # what the other ledger has
-
-
-@dataclass(slots=True)
-class Taken:
-    """What one batch of images brought."""
-
-    new: int = 0  # images that were not here, without controls
-    clashes: list[Clash] | None = None
 
 
 def stored_films(connection: Connection, judge_id: int, after: int) -> tuple[int, list[FilmRows]]:
@@ -101,33 +84,22 @@ def take_runs(connection: Connection, judge_id: int, others: Sequence[Mapping[st
     return numbers
 
 
-def stored_runs(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
-    """Give the runs of a judge as rows, each with the rows of its events."""
-    rows = connection.execute(select(RUN).where(RUN.c.judge_id == judge_id).order_by(RUN.c.run_id)).mappings()
-    found = [dict(row) for row in rows]
-    for run in found:
-        query = select(EVENT.c.kind, EVENT.c.detail, EVENT.c.at).where(EVENT.c.run_id == run["run_id"])
-        run["events"] = [dict(row) for row in connection.execute(query.order_by(EVENT.c.event_id)).mappings()]
-    return found
-
-
 def take_films(
     connection: Connection,
-    statements: Statements,
     asked: QuestionSet,
     judge_id: int,
     films: Sequence[FilmRows],
     numbers: Mapping[int, int],
-) -> Taken:
-    """Take some images, their runs numbered as they are here; say what is new and what clashes."""
+) -> tuple[int, list[Clash]]:
+    """Take some images, their runs numbered as they are here; give how many are new, and the clashes."""
     lock_answers(connection)
     ours = {(film.image_id, film.control): _renumbered(film, numbers) for film in films}
     known = known_films(connection, judge_id, ours)
     clashes = list(_clashes(connection, asked, known, ours))
-    put_films(connection, statements, asked, judge_id, ours.values())
+    put_films(connection, asked, judge_id, ours.values())
     for key, there in known.items():
-        add_attempts(connection, statements, there.film_id, ours[key])
-    return Taken(new=sum(not control for _, control in ours.keys() - known.keys()), clashes=clashes)
+        add_attempts(connection, there.film_id, ours[key])
+    return sum(not control for _, control in ours.keys() - known.keys()), clashes
 
 
 def _renumbered(film: FilmRows, numbers: Mapping[int, int]) -> FilmRows:
@@ -141,7 +113,7 @@ def _renumbered(film: FilmRows, numbers: Mapping[int, int]) -> FilmRows:
 def _clashes(
     connection: Connection,
     asked: QuestionSet,
-    known: Mapping[tuple[str, str], KnownFilm],
+    known: Mapping[tuple[str, str], Known],
     films: Mapping[tuple[str, str], FilmRows],
 ) -> Iterator[Clash]:
     """Compare known images with the same ones there: bytes, outcomes and numbers, but not latencies."""

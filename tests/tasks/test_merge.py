@@ -437,7 +437,7 @@ def test_a_shard_that_found_fewer_films_is_not_a_part_of_the_whole(small, thirds
     parts = [*thirds[:2], tmp_path / "w3"]
     done = merge(parts, workspace=tmp_path / "home")
     assert [(notice.code, done.judges[0].run.state) for notice in done.notices] == [("shards_drawn", "unfinished")]
-    assert "all of 31 films" in done.notices[0].message
+    assert "all of 31 images" in done.notices[0].message
     ask(StubJudge(seed=5), small, tmp_path / "w3", shard=Shard(3, 3))
     assert merge(parts, workspace=tmp_path / "home").judges[0].run.state == "done"
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,31 +53,6 @@ SEEN_FILMS = pl.Schema(
 Numbers = npt.NDArray[np.float16]
 
 
-class _SeenImage(Protocol):
-    """What `images.stream` gives for one image; the store may not import the images' room."""
-
-    @property
-    def image_id(self) -> str: ...
-
-    @property
-    def sha256(self) -> str: ...
-
-    @property
-    def width_px(self) -> int: ...
-
-    @property
-    def height_px(self) -> int: ...
-
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-
-    @property
-    def features(self) -> npt.NDArray[np.float32]: ...
-
-    @property
-    def thumbnail(self) -> npt.NDArray[np.uint8]: ...
-
-
 class FeatureCache:
     """The features that one backbone computed from the images of a workspace."""
 
@@ -100,6 +75,7 @@ class FeatureCache:
             if file.with_suffix(".npy").exists()
         ]
         table = pl.concat([pl.DataFrame(schema=schema), *blocks], how="diagonal")
+        # An image may be in two blocks, of a run that failed and one that did not, or after merging.
         return table.sort("image_id", pl.col("row").is_null(), "block").unique(
             "image_id", keep="first", maintain_order=True
         )
@@ -133,8 +109,9 @@ class Writer:
         self._numbers: list[Numbers] = []
         self._since_s = time.monotonic()
 
-    def put(self, film: _SeenImage) -> None:
+    def put(self, film: Any) -> None:
         """Keep the features of an image."""
+        # An `images.stream.Seen`; it has no type here because the store may not import the images' room.
         if film.features.shape != (self._cache.width,) or not np.all(np.abs(film.features) <= MOST):
             raise JudgeError(
                 f"{film.image_id}: the backbone gave {film.features.shape} numbers up to "

@@ -288,15 +288,14 @@ class CsvTable:
 
     def _find_header(self) -> int:
         filled = np.flatnonzero(self._records.filled)
-        if filled.size == 0:
-            raise self._words.refusal(self._words.empty, name=self.name)
-        if filled.size == 1:
-            raise self._words.refusal(self._words.no_rows, name=self.name, head="a header line")
+        if filled.size < 2:
+            template = self._words.no_rows if filled.size else self._words.empty
+            raise self._words.refusal(template, name=self.name, head="a header line")
         return int(filled[0])
 
     def _read_header(self) -> list[str]:
-        start, end = int(self._records.start[self._head]), int(self._records.end[self._head])
-        columns = _split_header(self._content[start:end], self._separator, name=self.name, words=self._words)
+        line = self._content[int(self._records.start[self._head]) : int(self._records.end[self._head])]
+        columns = _split_header(line, self._separator, name=self.name, words=self._words)
         return _spelled_out(columns) if self._rows(self._records.fields)[0] > len(columns) else columns
 
     def _check_widths(self) -> None:
@@ -355,6 +354,7 @@ def _find_records(content: bytes, *, name: str, separator: str, words: TableWord
     structural[[QUOTE, NEWLINE, ord(separator)]] = True
     marks = np.flatnonzero(structural[text])
     kinds = text[marks]
+    # After an odd number of quotes we are inside a field; a doubled quote counts twice and changes nothing.
     inside = (np.cumsum(kinds == QUOTE) & 1).astype(bool)
     newlines = marks[kinds == NEWLINE]
     if trouble := _find_quote_trouble(padded, marks, inside, separator=ord(separator), words=words):

@@ -469,18 +469,12 @@ def open_image_checks(home: Path) -> ImageChecks | None:
 
 def summary(record: Mapping[str, Any]) -> str:
     """Count images by what is odd about them, in one line; checks that were not made come first."""
-    counts = {name: count for name, count in record["fired"].items() if count}
-    fired = [f"{count:,} {name.replace('_', ' ')}{_in_pairs(name, record)}" for name, count in counts.items()]
+    fired = {name: f"{count:,} {name.replace('_', ' ')}" for name, count in record["fired"].items() if count}
+    if "near_duplicate" in fired and "near_duplicate_pairs" in record:
+        pairs = several(record["near_duplicate_pairs"], "pair")
+        fired["near_duplicate"] += f" ({pairs}, {record['pairs_of_two_patients']:,} of two patients)"
     checked = record.get("checked", record["films"])
     unread = f" ({record['films'] - checked:,} more could not be read)" if checked < record["films"] else ""
     skipped = f", not for {', '.join(record['not_looked_for'])}" if record.get("not_looked_for") else ""
-    words = ", ".join(fired) or "nothing odd was found"
+    words = ", ".join(fired.values()) or "nothing odd was found"
     return f"{several(checked, 'image was', 'images were')} checked{unread}{skipped}: {words} (docs/film-checks.md)"
-
-
-def _in_pairs(check: str, record: Mapping[str, Any]) -> str:
-    """Say how many pairs near-duplicates are; nothing for another check."""
-    if check != "near_duplicate" or "near_duplicate_pairs" not in record:
-        return ""
-    pairs = several(record["near_duplicate_pairs"], "pair")
-    return f" ({pairs}, {record['pairs_of_two_patients']:,} of two patients)"

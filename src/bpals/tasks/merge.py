@@ -23,7 +23,7 @@ from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import is_there, ledger_of, remember_ledger
 from bpals.store.ledger.transfer import Clash
 from bpals.store.shards import Draw, Shard
-from bpals.store.workspace import FinishedJudge, Workspace
+from bpals.store.workspace import Workspace
 from bpals.tasks.image_access import Named, films_of
 from bpals.tasks.judge import JudgeRun, ended, seal_asked
 from bpals.text import several
@@ -98,7 +98,8 @@ def merge(
 def _refuse_part(part: Workspace, home: Workspace) -> None:
     if part.path.resolve() == home.path.resolve():
         raise UsageError(f"{part.path} cannot be merged into itself. Name another folder with --workspace DIR")
-    if not is_there(ledger_of(part)) and not part.judge_names() and not _has_features(part.path):
+    features = any((part.path / FOLDER).glob("*/*.parquet"))
+    if not is_there(ledger_of(part)) and not part.judge_names() and not features:
         raise UsageError(
             f"{part.path} holds no judge: there is no ledger and no finished judge. "
             "Leave it out, or run its shard again: bpals judge run SPEC --shard i/n --workspace DIR"
@@ -155,6 +156,7 @@ def _take(
         for card in source.cards():
             questions = source.questions(card["judge_id"])
             judge_id = _enrol(part, target, films, card, questions)
+            # Runs come before their images: each image names its run.
             numbers = target.take_runs(judge_id, source.stored_runs(card["judge_id"]))
             new, looked = counted.get(card["judge"], 0), 0
             last, some = source.stored_films(card["judge_id"], 0)
@@ -172,16 +174,8 @@ def _enrol(
 ) -> int:
     """Give the judge's number in the target; another judge of the same name, or another dataset, is refused."""
     card = card_of(known)
-    if known["dataset"] != films.dataset:
-        raise UsageError(
-            f"{part.path}: judge {card.judge!r} was asked about the dataset {known['dataset']!r}, and "
-            f"{films.dataset!r} is merged. Merge it into a workspace of its own: --workspace DIR"
-        )
-    if differs := target.differing(card, questions, known["dataset"]):
-        raise UsageError(
-            f"{part.path}: judge {card.judge!r} differs from the one in {target.where}: {'; '.join(differs)}. "
-            "Two judges are never mixed under one name. Ask the one under another name (--name), or leave it out"
-        )
+    differs = target.differing(card, questions, known["dataset"])
+    _refuse_other(f"{part.path}: judge {card.judge!r}", known["dataset"], films, target.where, differs)
     judge_id = target.enrol(card, questions, known["dataset"])
     # The first observation stays, as with answers; new facts are added.
     here = next(each["observed"] for each in target.cards() if each["judge_id"] == judge_id)
@@ -215,8 +209,11 @@ def _merge_tables(home: Workspace, films: Named, name: str, parts: Sequence[Work
     """Join the finished answers of a judge that no ledger holds, such as a table."""
     here = [home] if name in home.judge_names() else []
     judges = [each.judge(name) for each in (*here, *(part for part in parts if name in part.judge_names()))]
+    first = card_of(judges[0].card).identity
     for other in judges:
-        _refuse_other(judges[0], other, films)
+        card, dataset = card_of(other.card).identity, other.record.get("dataset", films.dataset)
+        differs = [f"{fact} was {first[fact]!r}, is {card[fact]!r}" for fact in first if first[fact] != card[fact]]
+        _refuse_other(f"{other.path.parent}: judge {name!r}", dataset, films, str(judges[0].path.parent), differs)
     before = judges[0].answers("image_id")["image_id"].n_unique() if here else 0
     answers, clashes = _joined(name, [each.answers() for each in judges], "finding")
     merged.note(clashes)
@@ -230,19 +227,17 @@ def _merge_tables(home: Workspace, films: Named, name: str, parts: Sequence[Work
     return MergedJudge(run=run, new=run.films - before, known=before)
 
 
-def _refuse_other(first: FinishedJudge, other: FinishedJudge, films: Named) -> None:
-    """Refuse another judge of the same name, and another dataset."""
-    where = other.path.parent
-    if (dataset := other.record.get("dataset", films.dataset)) != films.dataset:
+def _refuse_other(judge: str, dataset: str, films: Named, home: str, differs: Sequence[str]) -> None:
+    """Refuse a judge of another dataset, and another judge of the same name."""
+    if dataset != films.dataset:
         raise UsageError(
-            f"{where}: judge {other.name!r} is about the dataset {dataset!r}, and {films.dataset!r} is merged. "
+            f"{judge} is about the dataset {dataset!r}, and {films.dataset!r} is merged. "
             "Merge it into a workspace of its own: --workspace DIR"
         )
-    old, new = card_of(first.card).identity, card_of(other.card).identity
-    if differs := [f"{field} was {old[field]!r}, is {new[field]!r}" for field in old if old[field] != new[field]]:
+    if differs:
         raise UsageError(
-            f"{where}: judge {other.name!r} differs from the one in {first.path.parent}: {'; '.join(differs)}. "
-            "Two judges are never mixed under one name. Write one under another name (--name), or leave it out"
+            f"{judge} differs from the one in {home}: {'; '.join(differs)}. "
+            "Two judges are never mixed under one name. Run one under another name (--name), or leave it out"
         )
 
 
@@ -251,6 +246,7 @@ def _joined(judge: str, tables: Sequence[pl.DataFrame], subject: str) -> tuple[p
     key = ["image_id", subject]
     if all(table.equals(tables[0]) for table in tables):
         return tables[0], []
+    # The rank is the order of the parts: where both answered, the lower one stays.
     ranked = pl.concat([table.with_columns(pl.lit(number).alias(_RANK)) for number, table in enumerate(tables)])
     failed = pl.col("outcome").cast(pl.String) == "failed"
     kept = ranked.sort(failed, _RANK, maintain_order=True).unique(key, keep="first", maintain_order=True)
@@ -286,7 +282,9 @@ class ShardEnd:
 def ends_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, ShardEnd]:
     """Say how the latest run of each shard ended; where a whole run, or all of n shards, did everything, only that."""
     ends: dict[str, ShardEnd] = {}
+    # By time, not by number: merged ledgers number the runs of their parts in the order of merging.
     for run in sorted(runs, key=lambda each: str(each["began"])):
+        # A killed run never wrote its end.
         plan, state = run["plan"], "killed" if run["state"] == "running" else str(run["state"])
         shard = str(plan.get("shard", WHOLE))
         if "controls" not in plan:
@@ -362,11 +360,6 @@ def _not_whole(judge: str, ends: Mapping[str, ShardEnd]) -> Iterator[Notice]:
         those, them = several(len(left), "shard was", "shards were"), "it" if len(left) == 1 else "them"
         words = f"judge {judge!r}: {those} not done: {', '.join(left[:MOST_NAMED])}. Run {them} again, and merge"
         yield Notice(code="shards_unfinished", count=len(left), message=words)
-
-
-def _has_features(home: Path) -> bool:
-    """Say whether a workspace holds features of images."""
-    return any((home / FOLDER).glob("*/*.parquet"))
 
 
 def _merge_features(home: Path, parts: Sequence[Path]) -> tuple[list[Notice], list[Clash]]:

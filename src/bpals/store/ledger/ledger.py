@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import polars as pl
@@ -53,11 +52,7 @@ class Ledger:
         must_exist: bool = False,
         known: Sequence[Migration] = MIGRATIONS,
     ) -> Self:
-        """Open the ledger at a path or a PostgreSQL address, making it if nothing is there.
-
-        A file that is no ledger is never touched. `connect` is the one way to a file: it gives a DB-API connection to
-        it, in autocommit mode.
-        """
+        """Open the ledger at a path or a PostgreSQL address, making it if nothing is there."""
         backend: Backend = (
             ServerBackend(parse_url(str(address)), readonly=readonly)
             if is_url(address)
@@ -82,16 +77,12 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def writing(self) -> contextlib.AbstractContextManager[Connection]:
-        """Open a transaction that may write; it is durable when this ends, or it never was.
-
-        On PostgreSQL it may end in `TransactionLost`: then try it again as a whole, or let `change` do so.
-        """
+        """Open a transaction that may write; it is durable when this ends, or it never was."""
+        # On PostgreSQL it may end in `TransactionLost`: then try it again as a whole, or let `change` do so.
         return self._backend.writing()
 
     def reading(self) -> contextlib.AbstractContextManager[Connection]:
@@ -99,11 +90,8 @@ class Ledger:
         return self._backend.reading()
 
     def change(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Do some work in a transaction that may write, and give its result once that is durable.
-
-        It takes effect exactly once, even if PostgreSQL restarts meanwhile. But the work itself may be begun anew, so
-        it must touch nothing except its connection.
-        """
+        """Do some work in a transaction that may write, and give its result once that is durable."""
+        # It takes effect once, even if PostgreSQL restarts. But the work may be begun anew: it must touch nothing else.
         return self._backend.change(work)
 
     def look(self, work: Callable[[Connection], _Result]) -> _Result:
@@ -190,10 +178,7 @@ class Ledger:
         return self.look(lambda connection: runs.of_judge(connection, judge_id))
 
     def write(self, judge_id: int, run_id: int, films: Sequence[AskedFilm]) -> None:
-        """Write whole images in one transaction; they are durable when this returns.
-
-        An image that is there already is left as it is, except that an answer replaces a failure.
-        """
+        """Write whole images, durable when this returns; in a known image an answer replaces a failure."""
         asked = self._questions_of(judge_id)
         self.change(lambda connection: write_films(connection, asked, judge_id, run_id, films))
 

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, TextIO, TypeVar
 
 from sqlalchemy import Connection, text
@@ -78,6 +77,7 @@ def held(path: Path) -> bool:
     """Say whether somebody holds the lock now."""
     try:
         with path.open("rb") as file:
+            # A shared lock: two that only look never refuse each other.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -107,27 +107,21 @@ def _refusal(path: Path, text: str) -> str:
             f"{what} (process {pid} on {host}) has ended, but a process that it started still holds {path}. "
             f"See which: fuser {path}"
         )
-    return f"{what} (process {pid} on {host}) is writing to {path.parent}. {_way_out(what, pid)}"
-
-
-def _way_out(what: str, pid: int) -> str:
-    """Say what to do about a process that writes."""
-    if what == SERVING:
-        return "Close the reading room with Ctrl-C where it was started, then type the same command again"
-    if what == RUNNING:
-        return (
-            f"Wait for it to end, or stop it (Ctrl-C, or: kill -INT {pid}); its answers are kept. To have both, open "
-            "the reading room first: a judge run that is typed again then goes on through the room"
-        )
-    return f"Wait for it to end, or stop it: kill {pid}"
+    ways = {
+        SERVING: "Close the reading room with Ctrl-C where it was started, then type the same command again",
+        RUNNING: f"Wait for it to end, or stop it (Ctrl-C, or: kill -INT {pid}); its answers are kept. To have both, "
+        "open the reading room first: a judge run that is typed again then goes on through the room",
+    }
+    way = ways.get(what, f"Wait for it to end, or stop it: kill {pid}")
+    return f"{what} (process {pid} on {host}) is writing to {path.parent}. {way}"
 
 
 def _alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 only asks whether the process is there
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # there, but of another user
         return True
     return True
 
@@ -162,9 +156,7 @@ class FairLock:
                 self._give_up(gate)
         self._holder = me
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._pass_on()
 
     def _pass_on(self) -> None:

@@ -34,7 +34,8 @@ _BY_KEY = Ready(select(ENTRY).where(ENTRY.c.key == bindparam("wanted")))
 
 
 def canonical(value: object) -> str:
-    """Write a value as JSON in the one way there is: the same value gives the same text."""
+    """Write a value as JSON in one way only: the same value gives the same text."""
+    # Hashes are taken of this text. A changed separator or key order would break the chain of every old log.
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -248,6 +249,7 @@ def _check_readings(connection: Connection, logged: _Logged) -> list[str]:
 
 def _in_order(connection: Connection, table: Any, column: Any) -> Iterator[RowMapping]:
     """Give the rows of a table in the order of its key, some thousand at a time."""
+    # By key, not by offset: an offset makes the database count all rows before it again.
     after: Any = None
     while True:
         some = select(table).order_by(column).limit(_AT_ONCE)

@@ -181,11 +181,8 @@ class Pool:
                 yield connection
 
     def change(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Do some work in a transaction that may write, once, though connections break or transactions cross.
-
-        The work is begun anew where its transaction was lost. Where the answer to the commit was lost, the receipt
-        says whether it was made.
-        """
+        """Do some work in a transaction that may write, once, though connections break or transactions cross."""
+        # Where only the answer to the commit was lost, the receipt says whether the commit was made.
         writer, number = f"{self._name} {threading.get_ident()}", next(self._numbers)
         self._writers.add(writer)
         ends = time.monotonic() + PATIENCE_S
@@ -385,11 +382,9 @@ class ServerBackend(Pool):
 
     @contextlib.contextmanager
     def lock(self, what: str) -> Iterator[None]:
-        """Hold the lock for this kind of work; a second process gets an error with the process and host of the first.
-
-        The lock belongs to a connection, so it ends with this process. After a restart of the server the first
-        transaction takes it again; meanwhile the unique keys of the tables prevent that a row is written twice.
-        """
+        """Hold the lock for this work; a second process gets an error with the process and host of the first."""
+        # The lock belongs to a connection, so it ends with this process. After a restart of the server the first
+        # transaction takes it again; until then the unique keys prevent that a row is written twice.
         hold = _Hold(self._url, what)
         try:
             self._keep(hold)
@@ -401,15 +396,13 @@ class ServerBackend(Pool):
 
     def _keep(self, hold: _Hold) -> None:
         if not hold.take():
-            raise WorkspaceError(f"{self._who(hold.what)} is writing to {self.where}. Wait for it to end, or stop it")
+            number = _key(hold.what)["what"] % 2**32  # pg_locks shows it without its sign
+            who = next((name for held, name in self._holders() if held == number), "")
+            raise WorkspaceError(f"{who} is writing to {self.where}. Wait for it to end, or stop it")
 
     def busy(self, what: str) -> bool:
         """Say whether somebody does this now, or a shard of it."""
         return any(f"{name} ".startswith(f"{what} ") for _, name in self._holders())
-
-    def _who(self, what: str) -> str:
-        number = _key(what)["what"] % 2**32
-        return next((name for held, name in self._holders() if held == number), "")
 
     def _holders(self) -> list[tuple[int, str]]:
         """Give the number of each lock that is held in this database, and who holds it."""

@@ -125,6 +125,7 @@ def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame
     values = {name: [row[name] for row in found] for name in [*names, "state"]}
     schema = {name: pl.String() if kind == VERDICT else kind for name, kind in REVIEW_COLUMNS.items()}
     table = pl.DataFrame(values, schema={name: schema.get(name, pl.String()) for name in values})
+    # `saw_signal` is part of the key: a second read with the signal never replaces the blind one.
     of_one = ["reading_id", "finding", "round", "saw_signal"]
     last = pl.col("review_id") == pl.col("review_id").max().over(of_one)
     here = pl.col("reading_id").is_null() | (last & pl.col("state").is_in(["locked", "done"]))
@@ -138,20 +139,15 @@ class Rules:
     asks: str
     reveal: bool
 
-    @classmethod
-    def from_json(cls, text: str) -> Rules:
-        """Read them from the settings that the ledger keeps."""
-        settings = json.loads(text)
-        return cls(asks=settings["asks"], reveal=settings["reveal"])
-
 
 def every_consensus(connection: Connection) -> pl.DataFrame:
     """Give the verdicts of all studies, in the order in which these began: CONSENSUS, and the `study_id`."""
     found = connection.execute(select(STUDY.c.study_id, STUDY.c.settings).order_by(STUDY.c.study_id)).all()
-    parts = [
-        consensus(connection, study_id, Rules.from_json(settings)).with_columns(study_id=pl.lit(study_id, pl.Int64))
-        for study_id, settings in found
-    ]
+    parts = []
+    for study_id, text in found:
+        settings = json.loads(text)
+        table = consensus(connection, study_id, Rules(settings["asks"], settings["reveal"]))
+        parts.append(table.with_columns(study_id=pl.lit(study_id, pl.Int64)))
     return pl.concat(parts) if parts else pl.DataFrame(schema={**CONSENSUS, "study_id": pl.Int64()})
 
 
@@ -163,7 +159,7 @@ def consensus(connection: Connection, study_id: int, rules: Rules) -> pl.DataFra
     rows = []
     for (case_id, finding), reads in _blind_reads(connection, study_id, reveal=rules.reveal).items():
         first = next(iter(reads.values()))
-        if len(reads) < first.wanted:
+        if len(reads) < first.wanted:  # no verdict before all have read: a later reader could overturn it
             continue
         row = settled.get((case_id, finding))
         votes = Counter(read.verdict for read in reads.values())

@@ -104,9 +104,10 @@ def _differences(
     # Only the first question that differs is shown: a changed pack changes them all.
     changed = [pair for pair in enumerate(zip(before, questions, strict=False), start=1) if pair[1][0] != pair[1][1]]
     if changed:
-        number, (was, now) = changed[0]
+        number, pair = changed[0]
+        was, now = (f"{each.subject} {each.polarity}/{each.wording} {each.text}".strip() for each in pair)
         more = f" (and {len(changed) - 1} more questions)" if changed[1:] else ""
-        fields.append(f"question {number} was {_short(_worded(was))}, is {_short(_worded(now))}{more}")
+        fields.append(f"question {number} was {_short(was)}, is {_short(now)}{more}")
     return fields
 
 
@@ -123,10 +124,6 @@ def _leaves(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
-
-
-def _worded(question: Question) -> str:
-    return f"{question.subject} {question.polarity}/{question.wording} {question.text}".strip()
 
 
 def _short(value: object) -> str:

@@ -126,6 +126,7 @@ def _clashes(
             continue
         for (_, subject), numbers in asked.groups.items():
             here, other = ([rows[number] for number in numbers] for rows in (stored[there.film_id], film.replies))
+            # A failure is no answer: it cannot contradict one.
             if any(row[OUTCOME] == "failed" for row in (*here, *other)):
                 continue
             if _values(here) != _values(other):

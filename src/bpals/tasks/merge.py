@@ -21,7 +21,7 @@ from bpals.store.features import FOLDER, ProbePlan, read_plan
 from bpals.store.files import replace_file
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import is_there, ledger_of, remember_ledger
-from bpals.store.ledger.transfer import Clash
+from bpals.store.ledger.transfer import Clash, answer_words
 from bpals.store.shards import Draw, Shard
 from bpals.store.workspace import Workspace
 from bpals.tasks.image_access import Named, films_of
@@ -255,14 +255,10 @@ def _joined(judge: str, tables: Sequence[pl.DataFrame], subject: str) -> tuple[p
     columns = ("outcome", "p_present", "outcome_kept", "p_present_kept")
     differ = answered.filter(~same).sort(_RANK, *key).select(*(pl.col(name).cast(pl.String) for name in key), *columns)
     clashes = [
-        Clash(judge=judge, image_id=image_id, subject=about, here=_words(kept, q), there=_words(outcome, p))
+        Clash(judge, image_id, about, here=answer_words(kept, q), there=answer_words(outcome, p))
         for image_id, about, outcome, p, kept, q in differ.iter_rows()
     ]
     return kept.drop(_RANK).sort(*key), clashes
-
-
-def _words(outcome: str, p: float | None) -> str:
-    return outcome if p is None else f"{outcome} {p:.6g}"
 
 
 def card_of(given: Mapping[str, Any]) -> JudgeCard:

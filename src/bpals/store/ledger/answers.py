@@ -204,7 +204,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Sequence[Row]])
 
 def write_films(
     connection: Connection,
-    asked: QuestionSet,
+    question_set: QuestionSet,
     judge_id: int,
     run_id: int,
     films: Iterable[AskedFilm],
@@ -218,8 +218,8 @@ def write_films(
             sha256=film.sha256,
             run_id=run_id,
             at=at,
-            replies=asked.reply_rows(film),
-            judgments=asked.judgment_rows(film),
+            replies=question_set.reply_rows(film),
+            judgments=question_set.judgment_rows(film),
             attempts={
                 (run_id, each.number, each.attempt): (
                     *(run_id, each.number, each.attempt, each.kind, each.status),
@@ -230,10 +230,10 @@ def write_films(
         )
         for film in films
     ]
-    put_films(connection, asked, judge_id, rows)
+    put_films(connection, question_set, judge_id, rows)
 
 
-def put_films(connection: Connection, asked: QuestionSet, judge_id: int, films: Iterable[FilmRows]) -> None:
+def put_films(connection: Connection, question_set: QuestionSet, judge_id: int, films: Iterable[FilmRows]) -> None:
     """Put the rows of images in their tables: new ones whole, known ones only where an answer had failed."""
     lock_answers(connection)
     by_key: dict[_Key, FilmRows] = {}
@@ -242,7 +242,7 @@ def put_films(connection: Connection, asked: QuestionSet, judge_id: int, films: 
     known = known_films(connection, judge_id, by_key)
     _add(connection, judge_id, [film for key, film in by_key.items() if key not in known])
     for key, there in known.items():
-        _mend(connection, asked, there, by_key[key])
+        _mend(connection, question_set, there, by_key[key])
 
 
 def known_films(connection: Connection, judge_id: int, by_key: Iterable[_Key]) -> dict[_Key, Known]:
@@ -270,7 +270,7 @@ def _add(connection: Connection, judge_id: int, films: Sequence[FilmRows]) -> No
         _insert(connection, table, runs)
 
 
-def _mend(connection: Connection, asked: QuestionSet, there: Known, film: FilmRows) -> None:
+def _mend(connection: Connection, question_set: QuestionSet, there: Known, film: FilmRows) -> None:
     """Replace failures by answers, one whole subject at a time, so that a judgment always fits its replies."""
     if not there.failed or (there.sha256 and there.sha256 != film.sha256):
         return
@@ -278,7 +278,7 @@ def _mend(connection: Connection, asked: QuestionSet, there: Known, film: FilmRo
     stored = dict(connection.execute(select(REPLY.c.number, REPLY.c.outcome).where(of_film)).all())
     better = [
         numbers
-        for numbers in asked.groups.values()
+        for numbers in question_set.groups.values()
         if any(stored[n] == "failed" for n in numbers) and all(film.replies[n][1] != "failed" for n in numbers)
     ]
     for table, rows in ((REPLY, film.replies), (JUDGMENT, film.judgments)):
@@ -304,12 +304,13 @@ def add_attempts(connection: Connection, film_id: int, film: FilmRows) -> None:
     _insert(connection, ATTEMPT, new)
 
 
-def judgments(connection: Connection, judge_id: int, asked: QuestionSet, vocabulary: Vocabulary) -> pl.DataFrame:
+def judgments(connection: Connection, judge_id: int, question_set: QuestionSet, vocabulary: Vocabulary) -> pl.DataFrame:
     """Give a judge's answers about findings, as `answers_schema`, sorted by image and finding."""
-    numbers = {group[0]: subject for (about, subject), group in asked.groups.items() if about == "finding"}
+    numbers = {group[0]: subject for (about, subject), group in question_set.groups.items() if about == "finding"}
     if unknown := set(numbers.values()) - set(vocabulary.findings):
         raise UsageError(
-            f"judge {asked.judge!r} was asked about {', '.join(sorted(unknown))}, which this dataset does not audit"
+            f"judge {question_set.judge!r} was asked about {', '.join(sorted(unknown))}, "
+            "which this dataset does not audit"
         )
     card = connection.execute(select(JUDGE.c.card).where(JUDGE.c.judge_id == judge_id)).scalar_one()
     schema = answers_schema(vocabulary)
@@ -317,7 +318,7 @@ def judgments(connection: Connection, judge_id: int, asked: QuestionSet, vocabul
     return (
         given.rename({"subject": "finding"})
         .with_columns(
-            pl.lit(asked.judge).alias("judge"),
+            pl.lit(question_set.judge).alias("judge"),
             pl.lit(json.loads(card)["kind"], dtype=schema["kind"]).alias("kind"),
             pl.lit(None, pl.Float64).alias("p_low"),
             pl.lit(None, pl.Float64).alias("p_high"),
@@ -327,9 +328,9 @@ def judgments(connection: Connection, judge_id: int, asked: QuestionSet, vocabul
     )
 
 
-def film_answers(connection: Connection, judge_id: int, asked: QuestionSet) -> pl.DataFrame:
+def film_answers(connection: Connection, judge_id: int, question_set: QuestionSet) -> pl.DataFrame:
     """Give a judge's answers about the images themselves, as FILM_ANSWERS, sorted by image and topic."""
-    numbers = {group[0]: subject for (about, subject), group in asked.groups.items() if about == "film"}
+    numbers = {group[0]: subject for (about, subject), group in question_set.groups.items() if about == "film"}
     given = _judged(connection, judge_id, numbers, pl.String())
     return given.rename({"subject": "topic"}).select(FILM_ANSWERS.names()).sort("image_id", "topic")
 
@@ -356,7 +357,12 @@ def _judged(connection: Connection, judge_id: int, numbers: Mapping[int, str], s
 
 
 def replies(
-    connection: Connection, judge_id: int, asked: QuestionSet, *, control: bool, image_ids: Sequence[str] | None = None
+    connection: Connection,
+    judge_id: int,
+    question_set: QuestionSet,
+    *,
+    control: bool,
+    image_ids: Sequence[str] | None = None,
 ) -> pl.DataFrame:
     """Give every reply about the images of the dataset, some of them, or the controls, with its evidence."""
     stored = ("outcome", "logit", "mass", "method", "prompt_tokens", "cached_tokens", "output_tokens", "latency_ms")
@@ -375,7 +381,7 @@ def replies(
     given = pl.concat(_unpacked(block) for block in _blocks(connection, query, columns))
     fields = ("subject", "about", "polarity", "wording")
     questions = pl.DataFrame(
-        [(number, *(getattr(q, field) for field in fields)) for number, q in enumerate(asked.questions)],
+        [(number, *(getattr(q, field) for field in fields)) for number, q in enumerate(question_set.questions)],
         schema={"number": pl.Int32, **dict.fromkeys(fields, pl.String)},
         orient="row",
     )

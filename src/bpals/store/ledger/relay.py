@@ -365,10 +365,10 @@ class RelayedLedger(Ledger):
 
     def write(self, judge_id: int, run_id: int, films: Sequence[AskedFilm]) -> None:
         """Have whole images written in one transaction; they are durable when this returns."""
-        asked = self._questions_of(judge_id)
+        question_set = self._questions_of(judge_id)
         for film in films:  # an incomplete image is refused here, before it travels
-            asked.reply_rows(film)
-            asked.judgment_rows(film)
+            question_set.reply_rows(film)
+            question_set.judgment_rows(film)
         self._client.call("write", {"judge_id": judge_id, "run_id": run_id, "films": pack_films(films)})
 
 

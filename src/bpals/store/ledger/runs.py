@@ -127,8 +127,8 @@ def _leaves(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, 
 
 
 def _short(value: object) -> str:
-    shown = "nothing" if value in (None, "", {}) else repr(value)
-    return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
+    text = "nothing" if value in (None, "", {}) else repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def judge_id(connection: Connection, name: str, where: str) -> int:
@@ -292,7 +292,7 @@ def problems(connection: Connection) -> list[str]:
 
 def _uneven(connection: Connection) -> Iterator[str]:
     """Name images without one reply per question, one judgment per subject, or the sums of their replies."""
-    asked = select(QUESTION.c.judge_id, func.count().label("n")).group_by(QUESTION.c.judge_id).subquery()
+    due_replies = select(QUESTION.c.judge_id, func.count().label("n")).group_by(QUESTION.c.judge_id).subquery()
     subjects = select(QUESTION.c.judge_id, QUESTION.c.about, QUESTION.c.subject).distinct().subquery()
     judged = select(subjects.c.judge_id, func.count().label("n")).group_by(subjects.c.judge_id).subquery()
     tokens = ("prompt_tokens", "cached_tokens", "output_tokens")
@@ -307,13 +307,13 @@ def _uneven(connection: Connection) -> Iterator[str]:
         .subquery()
     )
     judgments = select(JUDGMENT.c.film_id, func.count().label("n")).group_by(JUDGMENT.c.film_id).subquery()
-    whole = and_(replies.c.n == asked.c.n, *(FILM.c[name] == replies.c[name] for name in (*OUTCOMES, *tokens)))
+    whole = and_(replies.c.n == due_replies.c.n, *(FILM.c[name] == replies.c[name] for name in (*OUTCOMES, *tokens)))
     due = judged.c.n * (FILM.c.control == "").cast(FILM.c.failed.type)
     replied, judgments_n = func.coalesce(replies.c.n, 0), func.coalesce(judgments.c.n, 0)
     rows = connection.execute(
-        select(FILM.c.image_id, FILM.c.control, replied, asked.c.n, judgments_n, due)
+        select(FILM.c.image_id, FILM.c.control, replied, due_replies.c.n, judgments_n, due)
         .select_from(
-            FILM.join(asked, asked.c.judge_id == FILM.c.judge_id)
+            FILM.join(due_replies, due_replies.c.judge_id == FILM.c.judge_id)
             .join(judged, judged.c.judge_id == FILM.c.judge_id)
             .outerjoin(replies, replies.c.film_id == FILM.c.film_id)
             .outerjoin(judgments, judgments.c.film_id == FILM.c.film_id)

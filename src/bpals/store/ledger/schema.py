@@ -138,7 +138,7 @@ JUDGMENT = Table(
     _one_of("outcome", OUTCOMES),
     CheckConstraint("(outcome = 'answered') = (p_present IS NOT NULL)"),
     CheckConstraint("p_present BETWEEN 0 AND 1"),
-    # Small rows that are read film by film: without a rowid they lie side by side.
+    # Small rows that are read image by image: without a rowid they lie side by side.
     sqlite_with_rowid=False,
 )
 

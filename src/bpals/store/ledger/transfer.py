@@ -22,7 +22,7 @@ FILMS_AT_ONCE = 200
 OUTCOME, LOGIT = 1, 2  # their positions in a row of `reply` without its film_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Clash:
     """A difference between two ledgers about one image, or about one subject of it."""
 
@@ -86,7 +86,7 @@ def take_runs(connection: Connection, judge_id: int, others: Sequence[Mapping[st
 
 def take_films(
     connection: Connection,
-    asked: QuestionSet,
+    question_set: QuestionSet,
     judge_id: int,
     films: Sequence[FilmRows],
     numbers: Mapping[int, int],
@@ -95,8 +95,8 @@ def take_films(
     lock_answers(connection)
     ours = {(film.image_id, film.control): _renumbered(film, numbers) for film in films}
     known = known_films(connection, judge_id, ours)
-    clashes = list(_clashes(connection, asked, known, ours))
-    put_films(connection, asked, judge_id, ours.values())
+    clashes = list(_clashes(connection, question_set, known, ours))
+    put_films(connection, question_set, judge_id, ours.values())
     for key, there in known.items():
         add_attempts(connection, there.film_id, ours[key])
     return sum(not control for _, control in ours.keys() - known.keys()), clashes
@@ -112,7 +112,7 @@ def _renumbered(film: FilmRows, numbers: Mapping[int, int]) -> FilmRows:
 
 def _clashes(
     connection: Connection,
-    asked: QuestionSet,
+    question_set: QuestionSet,
     known: Mapping[tuple[str, str], Known],
     films: Mapping[tuple[str, str], FilmRows],
 ) -> Iterator[Clash]:
@@ -122,20 +122,19 @@ def _clashes(
         film = films[key]
         name = film.image_id if not film.control else f"control {film.control}"
         if there.sha256 and film.sha256 and there.sha256 != film.sha256:
-            yield Clash(judge=asked.judge, image_id=name, subject="", here=there.sha256, there=film.sha256)
+            yield Clash(question_set.judge, name, "", there.sha256, film.sha256)
             continue
-        for (_, subject), numbers in asked.groups.items():
-            here, other = ([rows[number] for number in numbers] for rows in (stored[there.film_id], film.replies))
+        for (_, subject), numbers in question_set.groups.items():
+            here, other = (
+                [(rows[number][OUTCOME], rows[number][LOGIT]) for number in numbers]
+                for rows in (stored[there.film_id], film.replies)
+            )
             # A failure is no answer: it cannot contradict one.
-            if any(row[OUTCOME] == "failed" for row in (*here, *other)):
-                continue
-            if _values(here) != _values(other):
-                yield Clash(judge=asked.judge, image_id=name, subject=subject, here=_words(here), there=_words(other))
+            if here != other and not any(outcome == "failed" for outcome, _ in (*here, *other)):
+                words = (", ".join(answer_words(*answer) for answer in answers) for answers in (here, other))
+                yield Clash(question_set.judge, name, subject, *words)
 
 
-def _values(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
-    return [(row[OUTCOME], row[LOGIT]) for row in rows]
-
-
-def _words(rows: Sequence[Row]) -> str:
-    return ", ".join(row[OUTCOME] if row[LOGIT] is None else f"{row[OUTCOME]} {row[LOGIT]:.6g}" for row in rows)
+def answer_words(outcome: str, value: float | None) -> str:
+    """Write an answer for the report of a clash."""
+    return outcome if value is None else f"{outcome} {value:.6g}"

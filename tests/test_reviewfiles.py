@@ -223,7 +223,7 @@ def test_boxes_go_out_as_coco_with_the_size_of_their_films(written, films, tmp_p
     """The films are found where the workspace remembers them."""
     pictures = tmp_path / "films"
     pictures.mkdir()
-    from PIL import Image
+    from PIL import Image  # noqa: PLC0415
 
     for film in films:
         Image.new("L", (70, 90), 30).save(pictures / film)

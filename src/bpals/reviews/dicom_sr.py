@@ -73,7 +73,7 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
 
 def _needed() -> None:
     try:
-        import highdicom  # noqa: F401
+        import highdicom  # noqa: F401, PLC0415
     except ImportError:
         raise MissingExtra.of("DICOM SR", "sr") from None
 
@@ -106,7 +106,7 @@ def _truth(rows: list[Row], content: bytes) -> tuple[str, bytes]:
 
 
 def _film(content: bytes) -> Any:
-    import pydicom
+    import pydicom  # noqa: PLC0415
 
     with _quiet():
         film = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True)
@@ -117,8 +117,8 @@ def _film(content: bytes) -> Any:
 
 
 def _by_person(name: str) -> dict[str, Any]:
-    from highdicom import sr
-    from pydicom.sr.codedict import codes
+    from highdicom import sr  # noqa: PLC0415
+    from pydicom.sr.codedict import codes  # noqa: PLC0415
 
     with _quiet():
         who = sr.PersonObserverIdentifyingAttributes(name=_person(name), login_name=name)
@@ -127,8 +127,8 @@ def _by_person(name: str) -> dict[str, Any]:
 
 
 def _by_device() -> dict[str, Any]:
-    from highdicom import sr
-    from pydicom.sr.codedict import codes
+    from highdicom import sr  # noqa: PLC0415
+    from pydicom.sr.codedict import codes  # noqa: PLC0415
 
     what = sr.DeviceObserverIdentifyingAttributes(uid=_uid("device"), name="bpals")
     kind = sr.CodedConcept.from_code(codes.DCM.Device)
@@ -137,8 +137,8 @@ def _by_device() -> dict[str, Any]:
 
 def _document(film: Any, groups: list[Any], observer: dict[str, Any], known: list[str]) -> tuple[str, bytes]:
     """Write one report, and name its file after what it says, never after the patient."""
-    from highdicom import sr
-    from pydicom.sr.codedict import codes
+    from highdicom import sr  # noqa: PLC0415
+    from pydicom.sr.codedict import codes  # noqa: PLC0415
 
     with _quiet():
         report = sr.MeasurementReport(
@@ -167,7 +167,7 @@ def _document(film: Any, groups: list[Any], observer: dict[str, Any], known: lis
 
 def _groups(row: Row, film: Any) -> list[Any]:
     """Write the verdict as one group of evaluations, and each box as a region of its own with the same tracking id."""
-    from highdicom import sr
+    from highdicom import sr  # noqa: PLC0415
 
     said = _said(row["finding"], row["verdict"], row["phase"], row["external_id"], film)
     _add_texts(said, row, (*GIVEN_BACK, "note"))
@@ -188,7 +188,7 @@ def _groups(row: Row, film: Any) -> list[Any]:
 
 def _said(finding: str, verdict: str, session: str, identifier: str, film: Any) -> Any:
     """Write one verdict about a film."""
-    from highdicom import sr
+    from highdicom import sr  # noqa: PLC0415
 
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(uid=_uid("review", identifier), identifier=identifier),
@@ -201,7 +201,7 @@ def _said(finding: str, verdict: str, session: str, identifier: str, film: Any) 
 
 def _add_texts(group: Any, row: Row, names: Iterable[str]) -> None:
     """Add what DICOM has no code for, each under its own name."""
-    from highdicom import sr
+    from highdicom import sr  # noqa: PLC0415
 
     for name in names:
         if row[name] is not None and row[name] != "":
@@ -215,13 +215,13 @@ def _source(film: Any) -> dict[str, Any]:
 
 
 def _code(word: str) -> Any:
-    from highdicom.sr import CodedConcept
+    from highdicom.sr import CodedConcept  # noqa: PLC0415
 
     return CodedConcept(value=word[:MOST_MEANING], scheme_designator=SCHEME, meaning=word[:MOST_MEANING])
 
 
 def _verdict(verdict: str) -> Any:
-    from pydicom.sr.codedict import codes
+    from pydicom.sr.codedict import codes  # noqa: PLC0415
 
     known = {"present": codes.SCT.Present, "absent": codes.SCT.Absent, "uncertain": codes.SCT.Uncertain}
     return known.get(verdict) or _code(verdict)
@@ -234,7 +234,7 @@ def _person(reader: str) -> str:
 
 def _uid(*words: str) -> str:
     """Make the id of something that we write: the same reads, exported twice, are the same report."""
-    from pydicom.uid import generate_uid
+    from pydicom.uid import generate_uid  # noqa: PLC0415
 
     return str(generate_uid(entropy_srcs=["bpals", *words]))
 
@@ -266,8 +266,8 @@ def read(files: Mapping[str, bytes], name: str) -> Found:
 
 def _reads(content: bytes) -> Iterable[Row]:
     """Give the reads of a report; of one that says what readers came to, rows with a `truth`."""
-    import pydicom
-    from pydicom.errors import InvalidDicomError
+    import pydicom  # noqa: PLC0415
+    from pydicom.errors import InvalidDicomError  # noqa: PLC0415
 
     rows: dict[str, Row] = {}
     boxes: dict[str, list[list[float]]] = {}

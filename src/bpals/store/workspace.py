@@ -61,6 +61,7 @@ LONGEST = 80
 # Ends the name of the table with a judge's answers about the images themselves, before `.parquet`.
 FILMS = ".films"
 CHECKS_TABLE, CHECKS_RECORD = "films.parquet", "film-checks.json"
+_AUDIT_AGAIN = "Type: bpals audit --workspace {}"
 
 
 class Workspace:
@@ -77,7 +78,7 @@ class Workspace:
     @property
     def run(self) -> dict[str, Any]:
         """The record of the run that made this workspace: what was read, decided and written."""
-        again = _audit_again(self.path)
+        again = _AUDIT_AGAIN.format(self.path)
         try:
             run = json.loads((self.path / RUN).read_bytes())
             written = run["format"]
@@ -300,7 +301,7 @@ class FinishedAudit:
 
     def read(self, name: str) -> bytes:
         """Read one file; it must be the one that `run.json` lists."""
-        again = _audit_again(self.path)
+        again = _AUDIT_AGAIN.format(self.path)
         if not self.has(name):
             raise WorkspaceError(f"{self.path} has no {name}: this audit did not make one. {again}")
         return _read_listed(self.path, name, self.run, f"{RUN} names: the set is broken. {again}", again)
@@ -396,10 +397,6 @@ def check_judge_name(name: str) -> str:
             f"at most {LONGEST} of them, and does not end in {FILMS!r}. Call it {plain!r}"
         )
     return name
-
-
-def _audit_again(home: Path) -> str:
-    return f"Type: bpals audit --workspace {home}"
 
 
 def _judge_again(home: Path) -> str:

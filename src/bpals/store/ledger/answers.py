@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import sqlalchemy
-from sqlalchemy import ColumnElement, Connection, Dialect, Select, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Dialect, Select, Table, delete, func, insert, select, update
 
 from bpals.errors import ContractBroken, UsageError
 from bpals.findings import Vocabulary
@@ -58,6 +58,8 @@ REPLIES = pl.Schema(
     }
 )
 """One row per reply, in the order of images and questions."""
+
+_IS_CONTROL = {True: FILM.c.control != "", False: FILM.c.control == ""}
 
 Row = tuple[Any, ...]
 Known = sqlalchemy.Row[Any]  # of `film`: image_id, control, film_id, sha256, failed
@@ -374,7 +376,7 @@ def replies(
     query = (
         select(*(REPLY.c[name] for name in columns))
         .select_from(FILM.join(REPLY, REPLY.c.film_id == FILM.c.film_id))
-        .where(FILM.c.judge_id == judge_id, _is_control(control=control))
+        .where(FILM.c.judge_id == judge_id, _IS_CONTROL[control])
     )
     if image_ids is not None:
         query = query.where(FILM.c.image_id.in_(image_ids))
@@ -407,13 +409,9 @@ def _unpacked(block: pl.DataFrame) -> pl.DataFrame:
     return block.drop("raw").with_columns(entropy.alias("entropy"), texts)
 
 
-def _is_control(*, control: bool) -> ColumnElement[bool]:
-    return (FILM.c.control != "") if control else (FILM.c.control == "")
-
-
 def _films(connection: Connection, judge_id: int, *, control: bool) -> pl.DataFrame:
     columns = {"film_id": pl.Int64(), "image_id": pl.String(), "control": pl.String()}
-    query = select(*(FILM.c[name] for name in columns)).where(FILM.c.judge_id == judge_id, _is_control(control=control))
+    query = select(*(FILM.c[name] for name in columns)).where(FILM.c.judge_id == judge_id, _IS_CONTROL[control])
     return pl.concat(_blocks(connection, query, columns))
 
 

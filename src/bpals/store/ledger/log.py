@@ -146,9 +146,7 @@ def check(ledger: Ledger, *, known: Head | None = None) -> Checked:
 
     `known` is a head that was kept elsewhere: with it a log that was cut off or replaced as a whole shows too.
     """
-    return ledger.look(
-        lambda connection: Checked(found=tuple(_problems(connection, known)), head=_head(connection)),
-    )
+    return ledger.look(lambda connection: Checked(found=tuple(_problems(connection, known)), head=_head(connection)))
 
 
 def verify(ledger: Ledger, *, known: Head | None = None) -> list[str]:

@@ -60,14 +60,12 @@ def send(channel: socket.socket, message: Mapping[str, Any]) -> None:
 
 def receive(channel: socket.socket) -> dict[str, Any] | None:
     """Receive one message; None where the other side has gone."""
-    head = _exactly(channel, _LENGTH.size)
-    if head is None:
+    if (head := _exactly(channel, _LENGTH.size)) is None:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > LONGEST:
         raise WorkspaceError(f"a message of {length} bytes was announced, and {LONGEST} are the most that is taken")
-    content = _exactly(channel, length)
-    if content is None:
+    if (content := _exactly(channel, length)) is None:
         return None
     message = json.loads(content)
     if not isinstance(message, dict):

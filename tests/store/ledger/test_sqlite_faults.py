@@ -238,7 +238,7 @@ KILLED = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from world.faulty_disk import Connection, Disk
-    from test_ledger_faults import work
+    from test_sqlite_faults import work
 
     path, left = Path(sys.argv[1]), int(sys.argv[2])
     disk = Disk("killing")
@@ -263,7 +263,8 @@ KILLED = textwrap.dedent(
 
 def test_a_kill_while_the_log_is_emptied_loses_nothing(tmp_path, expected):
     """R05: killed at a write of the checkpoint into the file, the ledger opens and holds all that was acknowledged."""
-    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
+    folders = [TESTS.parent / "src", TESTS, TESTS / "store" / "ledger"]
+    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     started = {}
     for at in (75, 92, 105):
         line = [sys.executable, "-c", KILLED, str(tmp_path / str(at) / "ledger.sqlite"), str(at)]

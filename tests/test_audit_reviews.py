@@ -113,7 +113,7 @@ def seal_flawed(home, dataset):
         table[50:54].with_columns(finding=pl.lit("Gout")),
         table[60:62].with_columns(image_id=pl.lit("elsewhere.png")),
     ])  # fmt: skip
-    home.seal_judge("eye", {"judge": "eye"}, flawed)
+    home.write_judge("eye", {"judge": "eye"}, flawed)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_reference_without_a_negative_is_refused_in_one_line(tmp_path, capsys)
 def test_a_judge_without_its_columns_is_refused(tmp_path, capsys):
     """A table that only looks like a judge's."""
     home = Workspace(tmp_path / "audit")
-    home.seal_judge("eye", {"judge": "eye"}, pl.DataFrame({"image_id": ["a"], "outcome": ["answered"]}))
+    home.write_judge("eye", {"judge": "eye"}, pl.DataFrame({"image_id": ["a"], "outcome": ["answered"]}))
     assert obey([*LINE, "--workspace", str(home.path)]) == 2
     printed = capsys.readouterr().err
     assert "has no column 'finding', 'p_present'" in printed

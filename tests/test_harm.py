@@ -32,7 +32,7 @@ def harmed(nih, tmp_path_factory):
     """The signal with a seeded stub of AUROC .5 over all 112,120 films beside the record judge."""
     dataset, judgments, _ = nih
     home, stub = Workspace(tmp_path_factory.mktemp("harm") / "audit"), StubJudge(seed=0)
-    home.seal_judge("stub", stub.card.as_dict(), stub.scores(dataset.images["image_id"], NIH))
+    home.write_judge("stub", stub.card.as_dict(), stub.scores(dataset.images["image_id"], NIH))
     panel, notices = Chosen(record=RecordJudge(), sealed=tuple(home.judges())).read_panel(dataset)
     assert notices == []
     return estimate(dataset, judgments, panel=panel)
@@ -92,7 +92,7 @@ def helped(nih, data_folder, tmp_path_factory):
     schema = answers_schema(NIH)
     answers = answers.with_columns(pl.lit(None).alias(name) for name in schema if name not in answers.columns)
     home = Workspace(tmp_path_factory.mktemp("help") / "audit")
-    home.seal_judge("chexnet", {"judge": "chexnet"}, answers.select(schema.names()).cast(schema))
+    home.write_judge("chexnet", {"judge": "chexnet"}, answers.select(schema.names()).cast(schema))
     seated, _ = Chosen(record=RecordJudge(), sealed=tuple(home.judges())).read_panel(dataset)
     return estimate(dataset, judgments, panel=seated), its["Image Index"]
 

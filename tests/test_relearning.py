@@ -15,7 +15,7 @@ from bpals.reviews import verdicts
 from bpals.reviews.ledger_reads import ADJUDICATIONS, LEDGER, blind_reads, voting
 from bpals.room.desk.study import default_study
 from bpals.store.files import sha256
-from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
+from bpals.store.ledger.review_rows import CONSENSUS, REVIEW_COLUMNS
 from bpals.store.workspace import RUN, Workspace
 from bpals.tasks.audit import load_source
 from bpals.tasks.panel import load_experts

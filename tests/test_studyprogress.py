@@ -42,7 +42,7 @@ def audit(tmp_path_factory):
         "image_id", "finding", judge=pl.lit("eye"), kind=pl.lit("image", dtype=KIND),
         outcome=pl.lit("answered", dtype=OUTCOME), p_present=pl.Series(1 / (1 + np.exp(-lean))),
     ).with_columns(pl.lit(None, schema[name]).alias(name) for name in schema.names()[6:])  # fmt: skip
-    Workspace(folder / "audit").seal_judge("eye", {"judge": "eye"}, table)
+    Workspace(folder / "audit").write_judge("eye", {"judge": "eye"}, table)
     words = {"source": f"table:{folder / 'films.csv'}", "mapping": str(EXAMPLES / "films.toml")}
     return bpals.audit(**words, workspace=folder / "audit", judges=["eye"]).workspace
 

@@ -2,8 +2,8 @@
 
 import polars as pl
 
+from bpals.store.ledger.review_rows import CONSENSUS, REVIEW_COLUMNS, digest, store_reviews
 from bpals.store.ledger.schema import REVIEW
-from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS, digest, store_reviews
 from world import desks
 
 

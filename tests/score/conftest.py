@@ -39,7 +39,7 @@ def audit(tmp_path):
                 schema = {"image_id": pl.String, "finding": pl.String, "present": pl.Boolean, "fold": pl.Int32}
                 used = pl.DataFrame([(*pair, True, 0) for pair in calibration], schema, orient="row")
                 staging.write_table("calibration.parquet", used)
-            staging.seal({"bpals": "test", "source": "nih"})
+            staging.finish({"bpals": "test", "source": "nih"})
         return home.path
 
     return write

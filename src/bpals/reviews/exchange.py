@@ -15,8 +15,8 @@ from sqlalchemy import Connection, select
 
 from bpals.errors import TruthError
 from bpals.store.ledger import log
+from bpals.store.ledger.review_rows import REVIEW_COLUMNS, every_consensus, reviews, store_reviews
 from bpals.store.ledger.schema import ENTRY, PHASES, REVIEW, STUDY, VERDICTS, now
-from bpals.store.ledger.verdicts import REVIEW_COLUMNS, every_consensus, reviews, store_reviews
 from bpals.text import several
 from bpals.types import VERDICT, Notice
 

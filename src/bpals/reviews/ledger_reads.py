@@ -10,7 +10,7 @@ from bpals.findings import Vocabulary
 from bpals.reviews.verdicts import GROUPS
 from bpals.store.files import sha256
 from bpals.store.ledger.ledger import open_ledger
-from bpals.store.ledger.verdicts import every_consensus, reviews
+from bpals.store.ledger.review_rows import every_consensus, reviews
 from bpals.store.workspace import Workspace
 from bpals.text import several
 from bpals.types import REVIEWS, SETTLED, Notice, Reviews

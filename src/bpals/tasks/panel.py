@@ -19,7 +19,7 @@ from bpals.score.skill import Scores, Yardstick
 from bpals.signal.layout import Ints, LaidOut, Panel, by_finding, read_answers, sound
 from bpals.signal.observations import DeviceAnswers, read_checks, read_devices
 from bpals.signal.trust import Signal
-from bpals.store.workspace import ALL_JUDGES, RECORD_JUDGE, SealedFilms, SealedJudge, Workspace, open_films
+from bpals.store.workspace import ALL_JUDGES, RECORD_JUDGE, FinishedJudge, ImageChecks, Workspace, open_image_checks
 from bpals.text import several
 from bpals.types import SKILL, Dataset, JudgeCard, Notice, Reference, Reviews
 
@@ -155,9 +155,9 @@ class Chosen:
     """The judges that an audit is to use."""
 
     record: RecordJudge | None
-    sealed: tuple[SealedJudge, ...]
+    sealed: tuple[FinishedJudge, ...]
     notices: tuple[Notice, ...] = ()
-    films: SealedFilms | None = None
+    films: ImageChecks | None = None
     """What was found out about the films themselves; None where nobody looked at them."""
 
     def read_panel(self, dataset: Dataset) -> tuple[Panel, list[Notice]]:
@@ -221,7 +221,7 @@ class Chosen:
 def choose(home: Workspace, wanted: str | Sequence[str]) -> Chosen:
     """Find the judges that are asked for by name; `all` are the record judge and every sealed one."""
     names = [name.strip() for name in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
-    names, films = list(dict.fromkeys(filter(None, names))), open_films(home.path)
+    names, films = list(dict.fromkeys(filter(None, names))), open_image_checks(home.path)
     if not names:
         raise UsageError(f"--judges names no judge. Type: --judges {RECORD_JUDGE}, or leave it out to use all")
     if names == [ALL_JUDGES]:
@@ -275,11 +275,11 @@ def _unsealed(home: Workspace) -> list[Notice]:
             message=f"{name} was left out: its answers lie in {home.path} without the record that seals them. "
             "Run it to its end with bpals judge run",
         )
-        for name in home.unsealed()
+        for name in home.unfinished_judges()
     ]
 
 
-def _columns(judge: SealedJudge, table: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+def _columns(judge: FinishedJudge, table: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     """Take the columns that are heard; a table without one of them is refused, and a word is no number."""
     if lacking := [name for name in schema if name not in table.columns]:
         raise WorkspaceError(

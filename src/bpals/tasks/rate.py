@@ -26,7 +26,7 @@ from bpals.reviews.verdicts import Files, load_many
 from bpals.signal.rates import Rating, rates
 from bpals.signal.strata import READS, STRATIFIED, draw, reading_list, reads_for, stratify, widths
 from bpals.store.files import parquet, sync_folder, write_durably
-from bpals.store.workspace import Sealed, Workspace
+from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks.score import vocabulary_of
 from bpals.types import REVIEWS, Notice, Reviews
 from bpals.version import VERSION
@@ -154,7 +154,7 @@ def write_list(plan: Plan, file: Path) -> None:
         raise UsageError(f"{file} cannot be written: {error.strerror}. Name another with --out FILE") from None
 
 
-def _reviews(audit: Sealed, given: Files | pl.DataFrame) -> Reviews:
+def _reviews(audit: FinishedAudit, given: Files | pl.DataFrame) -> Reviews:
     if not isinstance(given, pl.DataFrame):
         vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
         return load_many(given, vocabulary=vocabulary)
@@ -163,7 +163,7 @@ def _reviews(audit: Sealed, given: Files | pl.DataFrame) -> Reviews:
     return Reviews(table=given.select(REVIEWS.names()).cast(REVIEWS), inputs={"the table": ""})
 
 
-def _claims(audit: Sealed) -> pl.DataFrame:
+def _claims(audit: FinishedAudit) -> pl.DataFrame:
     """Read what is claimed and trusted, of findings and of groups of findings."""
     columns = ("image_id", "finding", "says", "trust")
     names = [name for name in ("signal.parquet", "groups.parquet") if audit.has(name)]
@@ -172,13 +172,13 @@ def _claims(audit: Sealed) -> pl.DataFrame:
     )
 
 
-def _taught(audit: Sealed) -> set[str]:
+def _taught(audit: FinishedAudit) -> set[str]:
     """Name the findings and groups whose trust was fitted on expert labels, and the members of such groups."""
     calibration = audit.run.get("calibration") or {}
     return {*calibration.get("findings", ()), *calibration.get("members", ())}
 
 
-def _resolve(audit: Sealed, findings: Sequence[str]) -> list[str]:
+def _resolve(audit: FinishedAudit, findings: Sequence[str]) -> list[str]:
     """Name the findings that are asked for; all of the vocabulary where none is."""
     vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
     if not findings:

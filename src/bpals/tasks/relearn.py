@@ -24,7 +24,7 @@ import polars as pl
 from bpals.errors import WorkspaceError
 from bpals.judges.record import read_record
 from bpals.room.desk.study import Study
-from bpals.store.workspace import Sealed, Workspace
+from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks import run_record
 from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, load_source, weigh
 from bpals.tasks.panel import Experts, choose, load_experts
@@ -134,7 +134,7 @@ def relearn(
         before = sealed.table(SIGNAL, *_PAIR, "trust", "flag", "review_rank")
         changed = _changed(before, weighed.signal.table)
         record["lesson"] = _lesson(reviews, weighed, changed, before)
-        run = staging.seal(record)
+        run = staging.finish(record)
     progress("done", 1.0)
     return _told(run, sealed, weighed, changed, time.monotonic() - started)
 
@@ -158,7 +158,7 @@ def _lesson(reviews: Reviews, weighed: Weighed, changed: Mapping[str, int], befo
     }
 
 
-def _dataset(home: Workspace, sealed: Sealed) -> Dataset:
+def _dataset(home: Workspace, sealed: FinishedAudit) -> Dataset:
     """Read the dataset again; it must be the one that was audited."""
     use = sealed.run["values"]
     source, mapping = home.remembered("source"), home.remembered("mapping")
@@ -171,7 +171,7 @@ def _dataset(home: Workspace, sealed: Sealed) -> Dataset:
     return dataset
 
 
-def _answers(sealed: Sealed, dataset: Dataset, experts: Experts) -> tuple[Answers, list[Notice]]:
+def _answers(sealed: FinishedAudit, dataset: Dataset, experts: Experts) -> tuple[Answers, list[Notice]]:
     """Take the record judge's sealed answers; where it was not asked about a group, its members' answers add up."""
     claims = pl.DataFrame(schema=judgments_schema(dataset.vocabulary))
     if not sealed.has(RECORD_ANSWERS):
@@ -219,7 +219,9 @@ def _changed(before: pl.DataFrame, after: pl.DataFrame) -> dict[str, int]:
     }
 
 
-def _told(run: Mapping[str, Any], sealed: Sealed, weighed: Weighed, changed: dict[str, int], took: float) -> Relearned:
+def _told(
+    run: Mapping[str, Any], sealed: FinishedAudit, weighed: Weighed, changed: dict[str, int], took: float
+) -> Relearned:
     read = run["reviews"] or {}
     return Relearned(
         version=run["files"][SIGNAL]["sha256"],

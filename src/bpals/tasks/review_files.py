@@ -30,7 +30,7 @@ from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import is_there, ledger_of, open_ledger
 from bpals.store.ledger.relay import Work, have_done, is_served
 from bpals.store.tables import TableWords, open_table, read_bytes
-from bpals.store.workspace import Sealed, Workspace
+from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks.image_access import LISTING
 from bpals.tasks.score import vocabulary_of
 from bpals.text import several
@@ -143,7 +143,7 @@ def import_reviews(
     if format is not None and format not in FORMATS:
         raise UnknownName.of("format", format, FORMATS, where="--format")
     progress(f"reading {path.name}", 0.0)
-    audit = Sealed(path=home.path, run=home.run)
+    audit = FinishedAudit(path=home.path, run=home.run)
     vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
     known = audit.table("images.parquet", "image_id")["image_id"]
     found, digest = _found(path, format, vocabulary)

@@ -46,9 +46,9 @@ from bpals.room.desk.study import Study, default_study
 from bpals.signal.rates import DRAWN as CASES_DRAWN
 from bpals.signal.rates import design_effect, fair_sample, widened
 from bpals.store.ledger.ledger import open_ledger
+from bpals.store.ledger.review_rows import CONSENSUS, REVIEW_COLUMNS
 from bpals.store.ledger.schema import CASE, DRAWN, STUDY
-from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
-from bpals.store.workspace import Sealed, Workspace
+from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks.image_access import LISTING
 from bpals.tasks.rate import rate
 from bpals.tasks.relearn import lessons_of
@@ -419,7 +419,7 @@ def progress(
     }
 
 
-def _claims(audit: Sealed, study: Study, films: Collection[str] | None) -> pl.DataFrame:
+def _claims(audit: FinishedAudit, study: Study, films: Collection[str] | None) -> pl.DataFrame:
     """Read the definite claims that the study could be asked about, of its findings and of groups."""
     tables = [
         audit.table(name, *_PAIR, "says").with_columns(pl.col("finding", "says").cast(pl.String))

@@ -23,8 +23,8 @@ from bpals.room.desk.readings import (
 )
 from bpals.room.desk.settling import settle
 from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.review_rows import store_reviews
 from bpals.store.ledger.schema import DRAWN, READING, STUDY, now
-from bpals.store.ledger.verdicts import store_reviews
 from bpals.text import several
 
 _INCLUSION = Ready(select(DRAWN.c.finding, DRAWN.c.inclusion).where(DRAWN.c.case_id == bindparam("of_case")))

@@ -24,8 +24,8 @@ from bpals.room.desk.readings import (
 )
 from bpals.room.desk.settling import CaseReads, majority, reads_of, record, set_stage
 from bpals.store.ledger.log import canonical
+from bpals.store.ledger.review_rows import store_adjudications, store_reviews
 from bpals.store.ledger.schema import CASE, HOW, READING, REVIEW, now
-from bpals.store.ledger.verdicts import store_adjudications, store_reviews
 
 MOST_CASES = 2**63
 """A database keeps no larger number."""

@@ -36,8 +36,8 @@ from bpals.room.desk.readings import (
 from bpals.room.desk.study import Account, Study, differences
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.review_rows import Rules, consensus, reviews
 from bpals.store.ledger.schema import CASE, STUDY, now
-from bpals.store.ledger.verdicts import Rules, consensus, reviews
 
 _Given = TypeVar("_Given")
 _COUNT_S = 30.0

@@ -13,8 +13,8 @@ from bpals.room.desk import readings
 from bpals.room.desk.readings import WHOLE, Sitting, Verdict
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.log import canonical
+from bpals.store.ledger.review_rows import store_adjudications
 from bpals.store.ledger.schema import ADJUDICATION, CASE, READING, REVIEW, now
-from bpals.store.ledger.verdicts import store_adjudications
 
 _CASE = Ready(select(CASE).where(CASE.c.case_id == bindparam("of_case")))
 _READERS = Ready(

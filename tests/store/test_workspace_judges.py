@@ -40,14 +40,14 @@ def audit(workspace, word):
     with workspace.writing() as staging:
         staging.write("judgments/record.parquet", word.encode())
         staging.write("signal.parquet", word.encode())
-        staging.seal({"bpals": "0.1.0", "word": word})
+        staging.finish({"bpals": "0.1.0", "word": word})
 
 
 @pytest.fixture
 def workspace(tmp_path):
     """A workspace with one sealed judge and no audit."""
     workspace = Workspace(tmp_path / "audit")
-    workspace.seal_judge("eye", CARD, answers(), films(), {"offsets": {"devices": [0.5, None]}})
+    workspace.write_judge("eye", CARD, answers(), films(), {"offsets": {"devices": [0.5, None]}})
     return workspace
 
 
@@ -71,7 +71,7 @@ def test_what_is_sealed_is_read_back(workspace):
 def test_the_same_judge_gives_the_same_bytes_and_leaves_no_litter(workspace):
     """Sealing twice changes nothing; only the judge's three files and the lock are there."""
     before = workspace.judge("eye").sha256
-    workspace.seal_judge("eye", CARD, answers(), films(), {"offsets": {"devices": [0.5, None]}})
+    workspace.write_judge("eye", CARD, answers(), films(), {"offsets": {"devices": [0.5, None]}})
     assert workspace.judge("eye").sha256 == before
     lying = {path.name for path in (workspace.path / "judgments").iterdir()}
     assert lying == {"eye.parquet", "eye.films.parquet", "eye.json", ".lock"}
@@ -82,7 +82,7 @@ def test_an_audit_keeps_the_sealed_judges_and_a_judge_sealed_anew_breaks_no_audi
     audit(workspace, "one")
     audit(workspace, "two")
     assert_frame_equal(workspace.judge("eye").answers(), answers())
-    workspace.seal_judge("eye", CARD, answers(seed=1))
+    workspace.write_judge("eye", CARD, answers(seed=1))
     assert workspace.open().run["word"] == "two"
     assert workspace.judge("eye").film_answers() is None
     assert not (workspace.path / "judgments" / "eye.films.parquet").exists()
@@ -99,9 +99,9 @@ def test_a_folder_with_judges_and_no_audit_holds_no_audit(workspace):
 def test_a_judge_is_sealed_while_an_audit_is_writing(workspace):
     """A run of days does not end in "another audit is writing"; and the audit does not sweep it away."""
     with workspace.writing() as staging:
-        workspace.seal_judge("other", CARD, answers())
+        workspace.write_judge("other", CARD, answers())
         staging.write("signal.parquet", b"x")
-        staging.seal({"bpals": "0.1.0"})
+        staging.finish({"bpals": "0.1.0"})
     assert [judge.name for judge in workspace.judges()] == ["eye", "other"]
 
 
@@ -144,14 +144,14 @@ def test_a_record_that_is_cut_is_refused(workspace, content):
 
 
 def test_answers_without_a_record_do_not_count_and_are_named(workspace):
-    """A first sealing that was killed leaves a table; it is no judge, and `unsealed` says so."""
+    """A first write that was killed leaves a table; it is no judge, and `unfinished_judges` says so."""
     (workspace.path / "judgments" / "eye.json").unlink()
     assert workspace.judges() == []
-    assert workspace.unsealed() == ["eye"]
+    assert workspace.unfinished_judges() == ["eye"]
     with pytest.raises(UnknownName, match="'eye'"):
         workspace.judge("eye")
     audit(workspace, "one")
-    assert workspace.unsealed() == ["eye"]
+    assert workspace.unfinished_judges() == ["eye"]
 
 
 def test_an_unknown_judge_is_answered_with_the_nearest(workspace):
@@ -167,7 +167,7 @@ UNFIT = ["record", "all", "Eye", "a b", "", "../x", "a/b", ".x", "x.films", "é"
 def test_a_name_that_cannot_be_is_refused_with_one_that_can(workspace, name):
     """No judge takes the record's name, leaves the folder or hides; what is proposed instead can be used."""
     with pytest.raises(UsageError, match="a judge cannot be called") as caught:
-        workspace.seal_judge(name, CARD, answers())
+        workspace.write_judge(name, CARD, answers())
     proposed = str(caught.value).rpartition("Call it ")[2].strip("'")
     assert check_judge_name(proposed) == proposed
 
@@ -175,7 +175,7 @@ def test_a_name_that_cannot_be_is_refused_with_one_that_can(workspace, name):
 @pytest.mark.parametrize("name", ["eye", "qwen2.5-vl-7b", "jrzech_densenet121", "0", "x" * 80])
 def test_a_plain_name_can_be_used(workspace, name):
     """Letters, digits, dots, dashes and underscores; the longest too."""
-    workspace.seal_judge(name, CARD, answers())
+    workspace.write_judge(name, CARD, answers())
     assert_frame_equal(workspace.judge(name).answers(), answers())
 
 
@@ -184,7 +184,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / "judgments").write_text("a file")
     with pytest.raises(WorkspaceError, match=r"cannot be written.*--workspace"):
-        Workspace(tmp_path / "audit").seal_judge("eye", CARD, answers())
+        Workspace(tmp_path / "audit").write_judge("eye", CARD, answers())
 
 
 KILLED = textwrap.dedent(
@@ -205,7 +205,7 @@ KILLED = textwrap.dedent(
 
     table = pl.DataFrame({"outcome": ["answered"], "word": ["new"]})
     sys.addaudithook(step)
-    Workspace(sys.argv[1]).seal_judge("eye", {"word": "new"}, table)
+    Workspace(sys.argv[1]).write_judge("eye", {"word": "new"}, table)
     """
 )
 
@@ -227,11 +227,11 @@ def test_a_sealing_killed_at_any_step_leaves_the_old_judge_the_new_one_or_an_err
     tables = {word: pl.DataFrame({"outcome": ["answered"], "word": [word]}) for word in ("old", "new")}
     for last in range(1, 100):
         workspace = Workspace(tmp_path / str(last))
-        workspace.seal_judge("eye", {"word": "old"}, tables["old"], tables["old"])
+        workspace.write_judge("eye", {"word": "old"}, tables["old"], tables["old"])
         line = [sys.executable, "-c", KILLED, str(workspace.path), str(last)]
         done = subprocess.run(line, env=os.environ | {"PYTHONPATH": str(shape.SRC)}, capture_output=True, check=False)
         seen.append(state(workspace))
-        workspace.seal_judge("eye", {"word": "new"}, tables["new"])
+        workspace.write_judge("eye", {"word": "new"}, tables["new"])
         assert state(workspace) == "new"
         assert {path.name for path in (workspace.path / "judgments").iterdir()} == {".lock", "eye.json", "eye.parquet"}
         if done.returncode == 0:

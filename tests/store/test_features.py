@@ -166,7 +166,7 @@ def test_blocks_are_sealed_as_they_fill(cache):
     with cache.writing() as writer:
         for number in range(17):
             writer.put(Film(number))
-            writer.seal_if_due()
+            writer.flush_if_due()
         assert cache.films("row").height == 16
     assert cache.films("row").height == 17
 
@@ -184,19 +184,20 @@ def test_a_writer_that_is_killed_leaves_whole_blocks(tmp_path):
         import sys
         sys.path.insert(0, sys.argv[2])
         from pathlib import Path
-        from test_featurecache import Film, WIDTH
+        from test_features import Film, WIDTH
         from bpals.store.features import FeatureCache
         with FeatureCache(Path(sys.argv[1]), "tiny", "ab" * 32, WIDTH).writing() as writer:
             for number in range(10):
                 writer.put(Film(number))
-            writer.seal()
+            writer.flush()
             writer.put(Film(10))
             print("open", flush=True)
             sys.stdin.read()
         """
     )
-    line = [sys.executable, "-c", script, str(tmp_path), str(shape.ROOT / "tests")]
-    environment = os.environ | {"PYTHONPATH": f"{shape.SRC}{os.pathsep}{shape.ROOT / 'scripts'}"}
+    line = [sys.executable, "-c", script, str(tmp_path), str(shape.ROOT / "tests" / "store")]
+    folders = [shape.SRC, shape.ROOT / "scripts", shape.ROOT / "tests"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert child.stdout.readline() == b"open\n"
     child.send_signal(signal.SIGKILL)

@@ -276,8 +276,8 @@ def test_success_beats_failure_whichever_comes_first(ledger_address, tmp_path):
                 with Ledger.open(path, readonly=True) as source:
                     judge_id = enrolled(target)[0]
                     numbers = target.take_runs(judge_id, source.stored_runs(1))
-                    taken = target.take_films(judge_id, source.stored_films(1, 0)[1], numbers)
-                    assert taken.clashes == []
+                    _, clashes = target.take_films(judge_id, source.stored_films(1, 0)[1], numbers)
+                    assert clashes == []
             assert target.verify() == []
             seen.append(target.replies(judge_id).drop("latency_ms").rows())
     assert seen[0] == seen[1]
@@ -291,8 +291,8 @@ def test_films_of_other_bytes_are_a_conflict_and_never_mixed(tmp_path):
             judge_id, run_id = enrolled(ledger)
             ledger.write(judge_id, run_id, [film])
         numbers = target.take_runs(1, source.stored_runs(1))
-        taken = target.take_films(1, source.stored_films(1, 0)[1], numbers)
-        assert [(clash.subject, clash.here, clash.there) for clash in taken.clashes] == [("", "old", "new")]
+        _, clashes = target.take_films(1, source.stored_films(1, 0)[1], numbers)
+        assert [(clash.subject, clash.here, clash.there) for clash in clashes] == [("", "old", "new")]
         assert set(target.replies(1)["outcome"]) == {"failed"}
 
 
@@ -437,7 +437,7 @@ def test_a_shard_that_found_fewer_films_is_not_a_part_of_the_whole(small, thirds
     parts = [*thirds[:2], tmp_path / "w3"]
     done = merge(parts, workspace=tmp_path / "home")
     assert [(notice.code, done.judges[0].run.state) for notice in done.notices] == [("shards_drawn", "unfinished")]
-    assert "all of 31 films" in done.notices[0].message
+    assert "all of 31 images" in done.notices[0].message
     ask(StubJudge(seed=5), small, tmp_path / "w3", shard=Shard(3, 3))
     assert merge(parts, workspace=tmp_path / "home").judges[0].run.state == "done"
 
@@ -507,7 +507,7 @@ def test_sealed_parts_are_joined_and_contradictions_counted(small, tmp_path):
         "wrong": table.tail(3).with_columns(pl.lit(0.75).alias("p_present")),
     }
     for name, part in parts.items():
-        Workspace(tmp_path / name).seal_judge("scores", whole.card, part, None, {"dataset": "films", "state": "done"})
+        Workspace(tmp_path / name).write_judge("scores", whole.card, part, None, {"dataset": "films", "state": "done"})
         name_films(Workspace(tmp_path / name), small.source, small.mapping)
     for order in (("left", "right"), ("right", "left")):
         home = tmp_path / "-".join(order)
@@ -560,12 +560,12 @@ def test_what_is_said_of_features_names_the_probe_and_what_was_drawn(small, tmp_
     for name, order in (("ab", homes), ("ba", homes[::-1])):
         first, second = merge(order, workspace=tmp_path / name).notices
         assert mentions(first.message, "drawn differently", "1,000", "4")
-        assert mentions(second.message, "2 films", "2 blocks")
+        assert mentions(second.message, "2 images", "2 blocks")
         assert second.message.endswith(f"bpals judge run probe:lite0 --workspace {tmp_path / name}")
     (only,) = merge(homes[:1], workspace=tmp_path / "ab").notices
     assert mentions(only.message, "0 blocks")
     (alone,) = merge(homes[:1], workspace=tmp_path / "alone").notices
-    assert mentions(alone.message, "1 film", "1 block")
+    assert mentions(alone.message, "1 image", "1 block")
 
 
 def test_a_probe_whose_shards_were_merged_is_the_probe_of_one_run(tmp_path):

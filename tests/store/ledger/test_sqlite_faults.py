@@ -18,7 +18,7 @@ from bpals.store.ledger import Ledger
 from world.faulty_disk import Connection, Disk
 from world.ledgers import CARD, QUESTIONS, asked, failed
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 NUMBERS = itertools.count()
 FILMS = [asked(f"{n:03d}.png", logit=float(n)) if n % 5 else failed(f"{n:03d}.png") for n in range(60)]
 
@@ -50,7 +50,7 @@ def work(path, connect, films=FILMS, size=3, acknowledged=None):
             if acknowledged is not None:
                 acknowledged.update(film.image_id for film in batch)
             if start % 4 == 0:
-                ledger._link.checkpoint()
+                ledger._backend.checkpoint()
         ledger.end(run, "done", {})
 
 
@@ -125,8 +125,8 @@ def test_the_power_cut_can_lose_something(new_disk, tmp_path):
     with Ledger.open(path, connect=lambda: Connection(path, disk)) as ledger:
         judge = ledger.enrol(CARD, QUESTIONS, "nih")
         run = ledger.begin(judge, {}, {})
-        ledger._link.checkpoint()
-        with ledger._link.bare() as connection:
+        ledger._backend.checkpoint()
+        with ledger._backend.no_transaction() as connection:
             connection.exec_driver_sql("PRAGMA synchronous=NORMAL")
         for film in FILMS[:20]:
             ledger.write(judge, run, [film])
@@ -170,7 +170,7 @@ def fill(ledger):
         for start in range(0, 12, 3):
             ledger.write(judge, run, FILMS[start : start + 3])
             if start % 2:
-                ledger._link.checkpoint()
+                ledger._backend.checkpoint()
 
 
 def test_after_a_failed_sync_nothing_more_is_tried(new_disk, tmp_path, expected):
@@ -200,12 +200,12 @@ def test_a_doubted_ledger_that_does_not_add_up_is_refused(tmp_path):
     """R08: the verification after an error of the disk is a real one."""
     path = tmp_path / "ledger.sqlite"
     work(path, None)
-    with Ledger.open(path) as ledger, ledger._link.writing() as connection:
+    with Ledger.open(path) as ledger, ledger._backend.writing() as connection:
         connection.exec_driver_sql("DELETE FROM reply WHERE film_id = 1 AND number = 0")
     Path(f"{path}-doubt").touch()
     with (
         Ledger.open(path) as ledger,
-        pytest.raises(WorkspaceError, match=r"damaged: film '000\.png'"),
+        pytest.raises(WorkspaceError, match=r"damaged: image '000\.png'"),
         ledger.lock("x"),
     ):
         pass
@@ -238,7 +238,7 @@ KILLED = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from world.faulty_disk import Connection, Disk
-    from test_ledger_faults import work
+    from test_sqlite_faults import work
 
     path, left = Path(sys.argv[1]), int(sys.argv[2])
     disk = Disk("killing")
@@ -263,7 +263,8 @@ KILLED = textwrap.dedent(
 
 def test_a_kill_while_the_log_is_emptied_loses_nothing(tmp_path, expected):
     """R05: killed at a write of the checkpoint into the file, the ledger opens and holds all that was acknowledged."""
-    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
+    folders = [TESTS.parent / "src", TESTS, TESTS / "store" / "ledger"]
+    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     started = {}
     for at in (75, 92, 105):
         line = [sys.executable, "-c", KILLED, str(tmp_path / str(at) / "ledger.sqlite"), str(at)]

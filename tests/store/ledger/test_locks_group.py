@@ -57,7 +57,7 @@ def all_at_once(ledger, works):
     others = [threading.Thread(target=do, args=(number, work)) for number, work in enumerate(works)]
     for other in others:
         other.start()
-    while len(ledger._link._together._waiting) < len(works):
+    while len(ledger._backend._group._waiting) < len(works):
         threading.Event().wait(0.005)
     gate.set()
     for thread in (first, *others):
@@ -68,7 +68,7 @@ def all_at_once(ledger, works):
 def test_works_that_wait_together_are_made_durable_together(ledger):
     """Twenty works, each done once and each told what it gave, in far fewer transactions than works."""
     commits = []
-    event.listen(ledger._link._writer, "commit", commits.append)
+    event.listen(ledger._backend._writer, "commit", commits.append)
     works = [adding(f"study {number:02}") for number in range(20)]
     assert all_at_once(ledger, works) == [f"study {number:02}" for number in range(20)]
     assert names(ledger) == ["first", *(f"study {number:02}" for number in range(20))]

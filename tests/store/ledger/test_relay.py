@@ -20,9 +20,8 @@ from sqlalchemy import func, insert, select
 
 from bpals.errors import ContractBroken, UsageError, WorkspaceError
 from bpals.store.ledger import AskedFilm, Attempt, Ledger
-from bpals.store.ledger.locks import Place
 from bpals.store.ledger.relay import (
-    Courier,
+    RelayClient,
     RelayedLedger,
     for_a_run,
     have_done,
@@ -32,6 +31,7 @@ from bpals.store.ledger.relay import (
     unpack_films,
 )
 from bpals.store.ledger.schema import STUDY
+from bpals.store.ledger.sqlite import Place
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge_status import status_of
 from bpals.types import Reply, Usage
@@ -39,7 +39,7 @@ from world import datasets
 from world.datasets import ask
 from world.ledgers import CARD, QUESTIONS, asked, enrolled, failed, snapshot
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 SURROUNDINGS = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
 NOBODY = 65534
 
@@ -230,9 +230,9 @@ def test_a_room_that_does_not_come_back_stops_the_run(path):
     """P4: one line that says what happened and what to type."""
     with Ledger.open(path):
         pass
-    courier = Courier(Place(path).socket, patience_s=0.3)
+    client = RelayClient(Place(path).socket, patience_s=0.3)
     with pytest.raises(WorkspaceError, match=r"for 0 s.*again"):
-        courier.bring("begin", {})
+        client.call("begin", {})
 
 
 def test_u09_kills_of_the_room_lose_and_double_nothing_of_the_run(path):

@@ -1,4 +1,4 @@
-"""What the reads come to: every review with whether it stands, and the verdict of each pair."""
+"""Reviews in the ledger: adding them with their digests, reading them, and the consensus of each image and finding."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -19,116 +18,28 @@ from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.schema import ACCOUNT, ADJUDICATION, CASE, DRAWN, READING, REVIEW, STUDY
 from bpals.types import VERDICT
 
-SEAL_LETTERS = 32
+DIGEST_LETTERS = 32
 
 
-def _cast(column: Column[Any]) -> type | None:
-    """Give what makes a value of a column the one that either database gives back; texts are that already."""
+def _cast(column: Column[Any]) -> type:
+    """Give the type that makes a value equal on both databases."""
+    # One database gives 1 where the other gives 1.0: a digest of the raw values would differ.
     if isinstance(column.type, Double):
         return float
-    return int if isinstance(column.type, Integer) else None
+    return int if isinstance(column.type, Integer) else str
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """What a row of a table says: every column but its number."""
-
-    names: tuple[str, ...]
-    values: Callable[[Any], tuple[Any, ...]]
-    casts: tuple[tuple[int, type], ...]
-    """Place of each column with numbers, and their type."""
-
-    @classmethod
-    def of(cls, table: Table) -> _Said:
-        """Look at a table once."""
-        columns = [column for column in table.c if not column.primary_key]
-        casts = ((place, _cast(column)) for place, column in enumerate(columns))
-        names = tuple(column.name for column in columns)
-        return cls(names, itemgetter(*names), tuple((place, cast) for place, cast in casts if cast is not None))
-
-
-_SAID = {table: _Said.of(table) for table in (REVIEW, ADJUDICATION)}
-
-
-def store_reviews(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Add reviews, and give id -> digest: what the entry about them holds under `reviews`."""
-    return _store(connection, REVIEW, rows)
-
-
-def store_adjudications(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Add adjudications, and give id -> digest: what the entry about them holds under `adjudications`."""
-    return _store(connection, ADJUDICATION, rows)
-
-
-def digest(table: Table, row: Mapping[str, Any] | RowMapping) -> str:
-    """Give the digest of what a row says, whatever its number."""
-    said = list(_SAID[table].values(row))
-    for place, cast in _SAID[table].casts:
-        if said[place] is not None:
-            said[place] = cast(said[place])
-    return hashlib.sha256(json.dumps(said, ensure_ascii=False).encode()).hexdigest()[:SEAL_LETTERS]
-
-
-def _store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    if not rows:
-        return {}
-    whole = [{name: row.get(name) for name in _SAID[table].names} for row in rows]
-    if connection.dialect.name == "sqlite":
-        # Nobody else writes now, and SQLite gives back the numbers of many rows one row at a time only.
-        first = int(_last_number(table).value(connection)) + 1
-        numbers: Sequence[int] = range(first, first + len(whole))
-        said = _SAID[table]
-        placed = [(number, *said.values(row)) for number, row in zip(numbers, whole, strict=True)]
-        connection.exec_driver_sql(_plain_insert(table), placed)
-    else:
-        (identity,) = table.primary_key.columns
-        added = connection.execute(insert(table).returning(identity, sort_by_parameter_order=True), whole)
-        numbers = added.scalars().all()
-    return {str(number): digest(table, row) for number, row in zip(numbers, whole, strict=True)}
-
-
-@functools.cache
-def _last_number(table: Table) -> Ready:
-    (identity,) = table.primary_key.columns
-    return Ready(select(func.coalesce(func.max(identity), 0)))
-
-
-@functools.cache
-def _plain_insert(table: Table) -> str:
-    """Write the statement out: what SQLAlchemy does to each of 14 rows takes longer than SQLite does."""
-    return str(insert(table).compile(dialect=sqlite.dialect()))
-
-
+# The columns that a digest covers: all but the number of the row.
+_CONTENT = {table: {c.name: _cast(c) for c in table.c if not c.primary_key} for table in (REVIEW, ADJUDICATION)}
+_FRAME_TYPES: dict[type, pl.DataType] = {float: pl.Float64(), int: pl.Int64(), str: pl.String()}
 REVIEW_COLUMNS = pl.Schema(
     {
-        "review_id": pl.Int64(),
-        "study_id": pl.Int64(),
-        "reading_id": pl.String(),
-        "image_id": pl.String(),
-        "finding": pl.String(),
-        "reader": pl.String(),
-        "phase": pl.String(),
-        "round": pl.Int64(),
-        "repeat": pl.Int64(),
+        **{column.name: _FRAME_TYPES[_cast(column)] for column in REVIEW.c},
         "verdict": VERDICT,
-        "confidence": pl.Int64(),
-        "saw_signal": pl.Int64(),
-        "signal": pl.String(),
-        "inclusion": pl.Float64(),
-        "box": pl.String(),
-        "note": pl.String(),
-        "quality": pl.String(),
-        "devices": pl.String(),
-        "active_s": pl.Float64(),
-        "wall_s": pl.Float64(),
-        "position": pl.Int64(),
-        "source": pl.String(),
-        "external_id": pl.String(),
-        "at": pl.String(),
         "stands": pl.Boolean(),
     }
 )
-"""REVIEW, one row a review in the order in which they were written, and whether it still stands."""
+"""REVIEW, one row per review in the order of writing, and whether it still stands."""
 
 CONSENSUS = pl.Schema(
     {
@@ -150,11 +61,56 @@ CONSENSUS = pl.Schema(
         "at": pl.String(),  # when it was settled: without an adjudication, when the last of its reads was stored
     }
 )
-"""One row a case and finding that has all its reads."""
+"""One row per case and finding that has all its reads."""
+
+
+def store_reviews(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Add reviews, and give id -> digest: what the entry about them holds under `reviews`."""
+    return _store(connection, REVIEW, rows)
+
+
+def store_adjudications(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Add adjudications, and give id -> digest: what the entry about them holds under `adjudications`."""
+    return _store(connection, ADJUDICATION, rows)
+
+
+def digest(table: Table, row: Mapping[str, Any] | RowMapping) -> str:
+    """Give the digest of a row's content, whatever its number."""
+    values = [None if row[name] is None else cast(row[name]) for name, cast in _CONTENT[table].items()]
+    return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:DIGEST_LETTERS]
+
+
+def _store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    if not rows:
+        return {}
+    whole = [{name: row.get(name) for name in _CONTENT[table]} for row in rows]
+    if connection.dialect.name == "sqlite":
+        # No other process writes now, and SQLite gives back the numbers of many rows only one row at a time.
+        first = int(_last_number(table).value(connection)) + 1
+        numbers: Sequence[int] = range(first, first + len(whole))
+        placed = [(number, *row.values()) for number, row in zip(numbers, whole, strict=True)]
+        connection.exec_driver_sql(_plain_insert(table), placed)
+    else:
+        (identity,) = table.primary_key.columns
+        added = connection.execute(insert(table).returning(identity, sort_by_parameter_order=True), whole)
+        numbers = added.scalars().all()
+    return {str(number): digest(table, row) for number, row in zip(numbers, whole, strict=True)}
+
+
+@functools.cache
+def _last_number(table: Table) -> Ready:
+    (identity,) = table.primary_key.columns
+    return Ready(select(func.coalesce(func.max(identity), 0)))
+
+
+@functools.cache
+def _plain_insert(table: Table) -> str:
+    """Compile the statement once: for 14 rows SQLAlchemy takes longer than SQLite."""
+    return str(insert(table).compile(dialect=sqlite.dialect()))
 
 
 def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame:
-    """Give what was said in a study, or in all, and brought in from files: a row stands unless a later one replaced it.
+    """Give the reviews of a study, or of all, and those from files; a row stands unless a later one replaced it.
 
     Of the rows of one reading, finding, round and `saw_signal` the last stands; none does of a lock that was undone.
     """
@@ -166,9 +122,10 @@ def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame
     rows = rows.order_by(REVIEW.c.review_id)
     names = REVIEW_COLUMNS.names()[:-1]
     found = connection.execute(rows).mappings().all()
-    said = {name: [row[name] for row in found] for name in [*names, "state"]}
+    values = {name: [row[name] for row in found] for name in [*names, "state"]}
     schema = {name: pl.String() if kind == VERDICT else kind for name, kind in REVIEW_COLUMNS.items()}
-    table = pl.DataFrame(said, schema={name: schema.get(name, pl.String()) for name in said})
+    table = pl.DataFrame(values, schema={name: schema.get(name, pl.String()) for name in values})
+    # `saw_signal` is part of the key: a second read with the signal never replaces the blind one.
     of_one = ["reading_id", "finding", "round", "saw_signal"]
     last = pl.col("review_id") == pl.col("review_id").max().over(of_one)
     here = pl.col("reading_id").is_null() | (last & pl.col("state").is_in(["locked", "done"]))
@@ -182,20 +139,15 @@ class Rules:
     asks: str
     reveal: bool
 
-    @classmethod
-    def from_json(cls, text: str) -> Rules:
-        """Read them from the settings that the ledger keeps."""
-        settings = json.loads(text)
-        return cls(asks=settings["asks"], reveal=settings["reveal"])
-
 
 def every_consensus(connection: Connection) -> pl.DataFrame:
     """Give the verdicts of all studies, in the order in which these began: CONSENSUS, and the `study_id`."""
     found = connection.execute(select(STUDY.c.study_id, STUDY.c.settings).order_by(STUDY.c.study_id)).all()
-    parts = [
-        consensus(connection, study_id, Rules.from_json(settings)).with_columns(study_id=pl.lit(study_id, pl.Int64))
-        for study_id, settings in found
-    ]
+    parts = []
+    for study_id, text in found:
+        settings = json.loads(text)
+        table = consensus(connection, study_id, Rules(settings["asks"], settings["reveal"]))
+        parts.append(table.with_columns(study_id=pl.lit(study_id, pl.Int64)))
     return pl.concat(parts) if parts else pl.DataFrame(schema={**CONSENSUS, "study_id": pl.Int64()})
 
 
@@ -205,12 +157,12 @@ def consensus(connection: Connection, study_id: int, rules: Rules) -> pl.DataFra
     chances = _inclusions(connection, study_id, rules)
     newest = _newest(connection, study_id)
     rows = []
-    for (case_id, finding), said in _blind_reads(connection, study_id, reveal=rules.reveal).items():
-        first = next(iter(said.values()))
-        if len(said) < first.wanted:
+    for (case_id, finding), reads in _blind_reads(connection, study_id, reveal=rules.reveal).items():
+        first = next(iter(reads.values()))
+        if len(reads) < first.wanted:  # no verdict before all have read: a later reader could overturn it
             continue
         row = settled.get((case_id, finding))
-        votes = Counter(read.verdict for read in said.values())
+        votes = Counter(read.verdict for read in reads.values())
         verdict, how = _verdict(row, votes)
         rows.append(
             {
@@ -220,13 +172,13 @@ def consensus(connection: Connection, study_id: int, rules: Rules) -> pl.DataFra
                 "verdict": verdict,
                 "how": how,
                 "round": row.round if row else 0,
-                "readers": len(said),
+                "readers": len(reads),
                 **{word: votes.get(word, 0) for word in VERDICT.categories},
                 "inclusion": chances.get((case_id, finding if rules.asks == "drawn" else "")),
                 "amended_since": row is not None and _amended(row, newest),
                 "by": row.name if row else None,
                 "note": row.note if row else None,
-                "at": row.at if row else max(read.at for read in said.values()),
+                "at": row.at if row else max(read.at for read in reads.values()),
             }
         )
     return pl.DataFrame(rows, schema=CONSENSUS)
@@ -246,12 +198,12 @@ def _amended(settled: Row[Any], newest: dict[str, int]) -> bool:
 
 def _adjudications(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
     whose = ADJUDICATION.outerjoin(ACCOUNT, ADJUDICATION.c.account_id == ACCOUNT.c.account_id)
-    asked = select(ADJUDICATION, ACCOUNT.c.name).select_from(whose)
-    return connection.execute(asked.where(ADJUDICATION.c.study_id == study_id)).all()
+    query = select(ADJUDICATION, ACCOUNT.c.name).select_from(whose)
+    return connection.execute(query.where(ADJUDICATION.c.study_id == study_id)).all()
 
 
 def _inclusions(connection: Connection, study_id: int, rules: Rules) -> dict[tuple[int, str], float]:
-    """Give the chance of each drawn pair; where all findings are asked, that of the film, under an empty finding."""
+    """Give the inclusion probability of each drawn pair; where all findings are asked, that of the film."""
     drawn = (
         select(DRAWN.c.case_id, DRAWN.c.finding, DRAWN.c.inclusion)
         .join_from(DRAWN, CASE, DRAWN.c.case_id == CASE.c.case_id)
@@ -265,7 +217,7 @@ def _inclusions(connection: Connection, study_id: int, rules: Rules) -> dict[tup
 
 
 def _newest(connection: Connection, study_id: int) -> dict[str, int]:
-    """Give the last thing that each reader said of a case, second reads left out."""
+    """Give the last review of each reading, second reads left out."""
     last = (
         select(REVIEW.c.reading_id, func.max(REVIEW.c.review_id))
         .where(REVIEW.c.study_id == study_id, REVIEW.c.phase.in_(["blind", "amended", "round"]))
@@ -276,9 +228,9 @@ def _newest(connection: Connection, study_id: int) -> dict[str, int]:
 
 def _blind_reads(connection: Connection, study_id: int, *, reveal: bool) -> dict[tuple[int, str], dict[str, Row[Any]]]:
     """Give the blind reads that are final: case and finding -> reading_id -> the row that stands."""
-    said = (REVIEW.c.reading_id, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.at)
+    columns = (REVIEW.c.reading_id, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.at)
     rows: Select[Any] = (
-        select(*said, CASE.c.case_id, CASE.c.image_id, CASE.c.wanted)
+        select(*columns, CASE.c.case_id, CASE.c.image_id, CASE.c.wanted)
         .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id)
         .join(CASE, READING.c.case_id == CASE.c.case_id)
         .where(

@@ -20,13 +20,14 @@ from sqlalchemy import CheckConstraint, inspect
 from bpals.errors import WorkspaceError, install_line
 from bpals.store.ledger import Ledger, old_sqlite, unfit
 from bpals.store.ledger.backend import MIGRATIONS, Migration
-from bpals.store.ledger.locks import Place, only_writer
+from bpals.store.ledger.locks import only_writer
 from bpals.store.ledger.schema import REVIEW_TABLES, TABLES
+from bpals.store.ledger.sqlite import Place
 from world.faulty_disk import Connection, Disk
 from world.ledgers import CARD, QUESTIONS, asked, enrolled
 from world.words import mentions
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 SURROUNDINGS = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
 
 

@@ -12,13 +12,13 @@ import pytest
 
 import shape
 from bpals.errors import ContractBroken
-from bpals.store.ledger.locks import Turn
+from bpals.store.ledger.locks import FairLock
 from world.waiting import wait_until
 
 
 def test_turns_are_given_in_the_order_of_asking():
     """A busy thread that asks again at once stands behind those who waited."""
-    turn, order, threads = Turn(), [], []
+    turn, order, threads = FairLock(), [], []
 
     def take(name):
         with turn:
@@ -39,7 +39,7 @@ def test_turns_are_given_in_the_order_of_asking():
 
 def test_one_holds_it_at_a_time():
     """Many threads, many turns, never two inside."""
-    turn, inside, most = Turn(), [], []
+    turn, inside, most = FairLock(), [], []
 
     def work():
         for _ in range(200):
@@ -59,7 +59,7 @@ def test_one_holds_it_at_a_time():
 
 def test_a_turn_inside_a_turn_is_refused():
     """It would wait for itself; after an error it is free again."""
-    turn = Turn()
+    turn = FairLock()
     with pytest.raises(ContractBroken, match="inside another"), turn, turn:
         pass
     with contextlib.suppress(ZeroDivisionError), turn:
@@ -71,9 +71,9 @@ def test_a_turn_inside_a_turn_is_refused():
 INTERRUPTED = textwrap.dedent(
     """
     import threading, time
-    from bpals.store.ledger.locks import Turn
+    from bpals.store.ledger.locks import FairLock
 
-    turn, leave, order = Turn(), threading.Event(), []
+    turn, leave, order = FairLock(), threading.Event(), []
 
     def hold():
         with turn:

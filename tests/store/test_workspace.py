@@ -28,7 +28,7 @@ def seal(workspace, word):
     with workspace.writing() as staging:
         for name in NAMES:
             staging.write(name, f"{word} {name}".encode())
-        return staging.seal({"bpals": "0.1.0", "word": word})
+        return staging.finish({"bpals": "0.1.0", "word": word})
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_table_is_read_back_and_its_bytes_are_the_same_each_time(tmp_path):
         workspace = Workspace(tmp_path / folder)
         with workspace.writing() as staging:
             staging.write_table("signal.parquet", table)
-            staging.seal({"bpals": "0.1.0"})
+            staging.finish({"bpals": "0.1.0"})
         assert_frame_equal(workspace.open().table("signal.parquet"), table)
         assert_frame_equal(workspace.open().table("signal.parquet", "trust"), table.select("trust"))
         hashes.append(workspace.run["files"]["signal.parquet"]["sha256"])
@@ -218,7 +218,7 @@ def test_a_file_that_the_next_audit_does_not_make_is_removed(workspace):
     with workspace.writing() as staging:
         for name in (*NAMES, "groups.parquet"):
             staging.write(name, b"calibrated")
-        staging.seal({"bpals": "0.1.0", "word": "calibrated"})
+        staging.finish({"bpals": "0.1.0", "word": "calibrated"})
     assert workspace.open().has("groups.parquet")
     seal(workspace, "new")
     assert not workspace.open().has("groups.parquet")
@@ -276,7 +276,7 @@ KILLED = textwrap.dedent(
         with Workspace(path).writing() as staging:
             for name in names:
                 staging.write(name, f"{word} {name}".encode())
-            staging.seal({"bpals": "0.1.0", "word": word})
+            staging.finish({"bpals": "0.1.0", "word": word})
 
     def state(path):
         try:

@@ -17,15 +17,15 @@ needs_git = pytest.mark.skipif(GIT is None, reason="git is not installed")
 @pytest.fixture
 def checkout(tmp_path):
     """A folder with a copy of the module where a checkout has it; `commit()` of that copy speaks of that folder."""
-    place = tmp_path / "src" / "bpals"
+    place = tmp_path / "src" / "bpals" / "store"
     place.mkdir(parents=True)
-    shutil.copy(shape.SRC / "bpals" / "provenance.py", place)
+    shutil.copy(shape.SRC / "bpals" / "store" / "files.py", place)
     return tmp_path
 
 
 def commit_of(folder):
     """What the copy of the module in a folder says."""
-    spec = importlib.util.spec_from_file_location("copied", folder / "src" / "bpals" / "provenance.py")
+    spec = importlib.util.spec_from_file_location("copied", folder / "src" / "bpals" / "store" / "files.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.commit()
@@ -67,7 +67,7 @@ def test_a_checkout_names_its_commit_and_says_whether_it_was_changed(checkout):
     assert commit_of(checkout) == (head, False)
     (checkout / "new.txt").write_text("x")
     assert commit_of(checkout) == (head, False)
-    with (checkout / "src" / "bpals" / "provenance.py").open("a") as file:
+    with (checkout / "src" / "bpals" / "store" / "files.py").open("a") as file:
         file.write("\n")
     assert commit_of(checkout) == (head, True)
 

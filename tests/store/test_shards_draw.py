@@ -48,6 +48,6 @@ def test_a_larger_draw_covers_a_smaller_one_of_the_same_films_and_seed(larger, s
 
 def test_a_draw_is_said_in_a_phrase():
     """As many as were drawn, of how many, and one film is no plural."""
-    assert Draw.of(NAMES, 5, 3).words() == "5 of 20 films, seed 3"
-    assert Draw.of(NAMES[:1], None, 3).words() == "all of 1 film"
+    assert Draw.of(NAMES, 5, 3).words() == "5 of 20 images, seed 3"
+    assert Draw.of(NAMES[:1], None, 3).words() == "all of 1 image"
     assert "sha256 of their names" in Draw.of(NAMES, None, 3).words(named=True)

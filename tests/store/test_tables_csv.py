@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpals.errors import SourceError
-from bpals.store.tables import CsvText, TableWords
+from bpals.store.tables import CsvTable, TableWords
 
 pytestmark = pytest.mark.quick
 
 
 def csv_text(content, separator=","):
     """Open a text as a table called t.csv."""
-    return CsvText(content, name="t.csv", separator=separator, words=TableWords(error=SourceError))
+    return CsvTable(content, name="t.csv", separator=separator, words=TableWords(error=SourceError))
 
 
 def read(content, separator=","):
     """Every row of a text."""
     text = csv_text(content, separator)
-    return text.read(list(range(len(text.header)))).rows()
+    return text.cells(list(range(len(text.header)))).rows()
 
 
 cells = st.text(alphabet='ab ,"\n;é', max_size=4)
@@ -53,7 +53,7 @@ def test_every_row_knows_its_line(rows):
         text += '"' + cell.replace('"', '""') + '",1\n'
     table = csv_text(text.encode())
     assert table.lines.tolist() == lines
-    assert table.read([0])["0"].to_list() == [cell for cell, _ in rows]
+    assert table.cells([0])["0"].to_list() == [cell for cell, _ in rows]
 
 
 @given(content=st.binary(max_size=60) | st.text(alphabet='a,"\r\n', max_size=30).map(str.encode))
@@ -75,7 +75,7 @@ def test_columns_without_a_name_may_be_missing_at_the_end():
 
 def test_only_the_columns_that_are_asked_for_are_read():
     """A place gives its column, in the order that was asked for."""
-    assert csv_text(b"a,b,c\n1,2,3\n").read([2, 0]).equals(pl.DataFrame({"2": ["3"], "0": ["1"]}))
+    assert csv_text(b"a,b,c\n1,2,3\n").cells([2, 0]).equals(pl.DataFrame({"2": ["3"], "0": ["1"]}))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_line_of_blanks_is_a_blank_line():
     """Editors leave them behind; the rows after it keep their lines."""
     table = csv_text(b"  \na,b\n1,2\n \t \n3,4\n")
     assert table.header == ["a", "b"]
-    assert table.read([0])["0"].to_list() == ["1", "3"]
+    assert table.cells([0])["0"].to_list() == ["1", "3"]
     assert table.lines.tolist() == [3, 5]
 
 

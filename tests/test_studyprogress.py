@@ -19,7 +19,7 @@ from bpals.room.desk.study import Study
 from bpals.store.ledger import Ledger
 from bpals.store.workspace import Workspace
 from bpals.tasks.reading_list import CASES, draw_cases
-from bpals.tasks.study_progress import Question, answer, gather, progress, study_progress
+from bpals.tasks.study_progress import gather, progress, study_progress
 from bpals.types import KIND, OUTCOME, answers_schema
 
 FILMS = 160
@@ -234,7 +234,7 @@ def test_the_band_is_the_interval_of_all_findings(told):
 )
 def test_the_stopping_rule_is_told(audit, read, more, rule, reached):
     """By the width of the widest interval, or by a number of readings."""
-    stopping = answer(Question(workspace=audit, gathered=read, study=replaced(**more)))["stopping"]
+    stopping = progress(audit, read, replaced(**more))["stopping"]
     assert (stopping["rule"], stopping["reached"]) == (rule, reached)
     assert f"{next(iter(more.values())):g}" in stopping["words"]
     assert ("more" in stopping["words"]) is not reached

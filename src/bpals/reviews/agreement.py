@@ -31,8 +31,7 @@ DEFINITE = ("absent", "present")
 OTHERS = "the others"
 MAJORITY = "majority"
 MEAN = "mean"
-CELLS = 2_000_000
-"""Counts held at once while patients are drawn."""
+CELLS = 2_000_000  # counts held at once while patients are drawn
 
 _PAIR = ["image_id", "finding"]
 

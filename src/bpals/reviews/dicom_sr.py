@@ -30,10 +30,8 @@ GIVEN_BACK = (
 """The columns that this format gives back as they were; boxes come back to a hundredth of a pixel."""
 NUMBERS = ("round", "repeat", "confidence")
 SCHEME = "99BPALS"
-SETTLED = "consensus"
-"""The session of a group that says what readers came to together."""
-MOST_MEANING = 64
-"""Characters that DICOM allows for the meaning of a code."""
+SETTLED = "consensus"  # the session of a group that says what readers came to together
+MOST_MEANING = 64  # characters that DICOM allows for the meaning of a code
 EMPTY = (
     "PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID",
     "AccessionNumber", "ReferringPhysicianName",

@@ -49,8 +49,7 @@ REASON = "reason"
 TABLE = pl.Schema({**KEPT, **dict.fromkeys((*OF_THE_ROOM, REASON), pl.String()), **TRUTH})
 NEEDED = ("image_id", "finding", "reader", "verdict")
 
-AN_ENTRY = 5_000
-"""Reviews that one entry of the log holds at most."""
+AN_ENTRY = 5_000  # reviews that one entry of the log holds at most
 
 _PAIR = ("image_id", "finding")
 _SAID = ("image_id", "finding", "reader", "phase", "round", "repeat", "verdict", "at")
@@ -171,8 +170,7 @@ class Written:
 class Found:
     """Reviews that a file holds, before anybody has looked whether their films are here."""
 
-    table: pl.DataFrame
-    """KEPT; the reader is null where the file names none, the external id where it gives none."""
+    table: pl.DataFrame  # KEPT; the reader is null where the file names none, the external id where it gives none
     notices: tuple[Notice, ...] = ()
 
 
@@ -241,8 +239,7 @@ def loaded(content: bytes, name: str) -> Any:
         raise TruthError(f"{name}{where} is not whole JSON. Export it again, or name another file") from None
 
 
-IMPORTED = "imported"
-"""The phase of a read whose file names none."""
+IMPORTED = "imported"  # the phase of a read whose file names none
 WORDS = {
     "phase": PHASES,
     "verdict": VERDICTS,

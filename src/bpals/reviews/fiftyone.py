@@ -16,10 +16,8 @@ from bpals.errors import TruthError
 from bpals.reviews.exchange import KEPT, REASON, Films, Found, Written, boxes_of, loaded, not_drawn, table_of, truths_of
 from bpals.store.ledger.schema import VERDICTS
 
-GIVEN_BACK = tuple(KEPT.names())
-"""The columns that this format gives back as they were."""
-SETTLED = "consensus_"
-"""Before the name of a verdict: the field of what the readers of a film came to."""
+GIVEN_BACK = tuple(KEPT.names())  # the columns that this format gives back as they were
+SETTLED = "consensus_"  # before the name of a verdict: the field of what the readers of a film came to
 _APART = ("image_id", "finding", "verdict", "confidence")
 
 Row = dict[str, Any]

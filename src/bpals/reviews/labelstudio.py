@@ -37,10 +37,8 @@ from bpals.types import Notice
 READING = ("reader", "phase", "round", "repeat", "at", "reading_id", "position")
 """What the choices of one annotation have in common."""
 OURS = "bpals"
-SETTLED = "bpals_truth"
-"""Under `meta` of a choice that the readers came to together."""
-NEAR = 1e-6
-"""Per cent of a side by which a rectangle may differ from the box that it was made of."""
+SETTLED = "bpals_truth"  # under `meta` of a choice that the readers came to together
+NEAR = 1e-6  # per cent of a side by which a rectangle may differ from the box that it was made of
 
 Row = dict[str, Any]
 

@@ -15,10 +15,8 @@ from bpals.store.workspace import Workspace
 from bpals.text import several
 from bpals.types import REVIEWS, SETTLED, Notice, Reviews
 
-LEDGER = "ledger"
-"""The name under which a run names the reads of the ledger."""
-ADJUDICATIONS = "adjudications"
-"""The name under which it names what was settled."""
+LEDGER = "ledger"  # the name under which a run names the reads of the ledger
+ADJUDICATIONS = "adjudications"  # the name under which it names what was settled
 VOTING = ("blind", "amended", "imported")
 
 _PAIR = ["image_id", "finding"]
@@ -27,7 +25,7 @@ _PAIR = ["image_id", "finding"]
 def voting(said: pl.DataFrame) -> pl.DataFrame:
     """Keep the reviews that vote, in the order in which they were written; `said` is what a desk gives."""
     own = said.filter("stands", pl.col("phase").is_in(VOTING), pl.col("saw_signal") == 0, pl.col("repeat") == 0)
-    # A pair that was drawn twice keeps the chance of its first draw.
+    # a pair that was drawn twice keeps the chance of its first draw.
     first = pl.col("inclusion").drop_nulls().first().over(_PAIR)
     return own.sort("review_id").with_columns(inclusion=first)
 

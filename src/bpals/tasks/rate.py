@@ -34,26 +34,20 @@ from bpals.version import VERSION
 
 PLAN = "rate-plan.parquet"
 """The key of the reading lists, in the workspace: every claim with its stratum, and what was drawn."""
-AGES = (0, 18, 40, 60, 80)
-"""Where bands of age begin, in years."""
+AGES = (0, 18, 40, 60, 80)  # where bands of age begin, in years
 GROUPS = ("sex", "age", "view")
 
-Progress = Callable[[str, float], None]
-"""Called with what is being done and the share of it that is done."""
+Progress = Callable[[str, float], None]  # called with what is being done and the share of it that is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What to read, and what that buys."""
 
-    reading_list: pl.DataFrame
-    """`image_id, finding, verdict, reader`: what was drawn now, in the order of reading."""
-    widths: pl.DataFrame
-    """The expected width of the interval for several numbers of reads, finding by finding."""
-    reads: int
-    """Reads a finding, those of earlier plans included."""
-    batch: int
-    """1 for the first list of a workspace; a later one adds to it."""
+    reading_list: pl.DataFrame  # `image_id, finding, verdict, reader`: what was drawn now, in the order of reading
+    widths: pl.DataFrame  # the expected width of the interval for several numbers of reads, finding by finding
+    reads: int  # reads a finding, those of earlier plans included
+    batch: int  # 1 for the first list of a workspace; a later one adds to it
     guessed: tuple[str, ...] = ()
     """Findings whose trust no expert label taught: their expected rate is mostly far too high."""
 
@@ -62,10 +56,8 @@ class Plan:
 class Rates:
     """Error rates, and what they rest on."""
 
-    rates: pl.DataFrame
-    """One row a finding, group and kind of claim; the columns are explained in docs/rate.md."""
-    reviews: pl.DataFrame
-    """The reads that were understood, with the chance with which each pair was drawn."""
+    rates: pl.DataFrame  # one row a finding, group and kind of claim; the columns are explained in docs/rate.md
+    reviews: pl.DataFrame  # the reads that were understood, with the chance with which each pair was drawn
     notes: list[Notice] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
 
@@ -125,7 +117,7 @@ def rate(
     if films is not None:
         images = images.filter(pl.col("image_id").is_in(list(films)))
     loaded = verdicts.of_films(_reviews(audit, reviews), images)
-    # A plan was drawn from all films: the reads of a part of them have chances of their own.
+    # a plan was drawn from all films: the reads of a part of them have chances of their own.
     plan = _plan_of(home) if films is None else None
     named = loaded.table["finding"].unique().to_list()
     claims = _claims(audit).filter(pl.col("finding").is_in(named))

@@ -41,8 +41,7 @@ COLUMNS = ("image_id", "finding", "says", "trust", "trust_low", "trust_high", "m
 class ReadingList:
     """The next pairs to read, and what was noticed on the way."""
 
-    table: pl.DataFrame
-    """READING_LIST: `image_id, finding, value, inclusion, drawn`, in the order of reading."""
+    table: pl.DataFrame  # READING_LIST: `image_id, finding, value, inclusion, drawn`, in the order of reading
     notices: tuple[Notice, ...] = ()
 
 

@@ -31,10 +31,8 @@ from bpals.tasks.reading_list import draw_cases
 from bpals.tasks.run_record import SIGNAL
 from bpals.types import Dataset, Notice, Reviews, judgments_schema
 
-FIRST = 500
-"""The part of the queue whose change is counted."""
-SAME = 1e-9
-"""Trusts nearer to each other than this are one."""
+FIRST = 500  # the part of the queue whose change is counted
+SAME = 1e-9  # trusts nearer to each other than this are one
 
 _PAIR = ["image_id", "finding"]
 
@@ -43,34 +41,17 @@ _PAIR = ["image_id", "finding"]
 class Relearned:
     """What came of it."""
 
-    version: str
-    """Of the signal: sha256 of signal.parquet."""
-    before: str
-    """The version that it replaced."""
+    version: str  # of the signal: sha256 of signal.parquet
+    before: str  # the version that it replaced
     reads: int
     pairs: int
     changed: Mapping[str, int]
     """`trust`, `flag`, `review_rank`: claims with another one; `first`: how many of the first 500 to read are new."""
     fitted: Mapping[str, Mapping[str, Any]]
     """Findings and groups that the reads taught: how many reviewed pairs, how many of them wrong, how fitted."""
-    untaught: Mapping[str, int]
-    """Findings of which too few claims were contradicted to learn from -> how many were."""
+    untaught: Mapping[str, int]  # findings of which too few claims were contradicted to learn from -> how many were
     notices: tuple[Notice, ...]
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """What a reading room has to learn from, and what its queue may hold; it can be sent to another process."""
-
-    workspace: Path
-    reviews: Reviews
-    """What teaches: the reads of all studies of the ledger, and those that were imported."""
-    study: Study
-    films: frozenset[str] | None = None
-    """Those that can be shown, where not all can."""
-    read: Reviews | None = None
-    """What is not offered again, where that is not all that teaches: the reads of the study itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +59,24 @@ class Taught:
     """The new signal, and the queue that follows from it."""
 
     learned: Relearned
-    cases: pl.DataFrame
-    """CASES of the reading list, drawn from the new signal."""
+    cases: pl.DataFrame  # CASES of the reading list, drawn from the new signal
 
 
-def teach(lesson: Lesson) -> Taught:
-    """Relearn, and draw the queue anew."""
-    learned = relearn(lesson.workspace, lesson.reviews)
-    read = lesson.reviews if lesson.read is None else lesson.read
-    cases = draw_cases(lesson.workspace, lesson.study, read, films=lesson.films)
-    return Taught(learned=learned, cases=cases)
+def teach(
+    workspace: Path,
+    reviews: Reviews,
+    study: Study,
+    *,
+    films: frozenset[str] | None = None,
+    read: Reviews | None = None,
+) -> Taught:
+    """Relearn from the reads of all studies, and draw a study's queue anew; a room does it in another process.
+
+    `films` names those that can be shown, where not all can; `read` the study's own reads, which are not offered again,
+    where those are not all reads.
+    """
+    learned = relearn(workspace, reviews)
+    return Taught(learned=learned, cases=draw_cases(workspace, study, reviews if read is None else read, films=films))
 
 
 def version(workspace: str | os.PathLike[str]) -> str:

@@ -52,15 +52,13 @@ READERS: Mapping[str, Callable[[bytes, str], Found]] = {
 }
 WHOLE = {"csv", "parquet", "label-studio", "fiftyone"}
 """Formats that have every column, also the one that says what was replaced."""
-SIZED = {"label-studio", "fiftyone", "coco"}
-"""Formats that say how large a film is."""
+SIZED = {"label-studio", "fiftyone", "coco"}  # formats that say how large a film is
 ENDINGS = {".csv": "csv", ".parquet": "parquet"}
 IMPORT = "import reviews"
 NONE_YET = "Type: bpals review serve, or: bpals review import FILE"
 WORDS = TableWords(error=TruthError, where=" after bpals review import")
 
-Progress = Callable[[str, float], None]
-"""Called with what is being done and the share of it that is done."""
+Progress = Callable[[str, float], None]  # called with what is being done and the share of it that is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +75,9 @@ class Exported:
 class Imported:
     """What a file brought."""
 
-    reviews: pl.DataFrame
-    """The reads that are new here, with the columns of an export."""
-    read: int
-    """Reads that the file holds."""
-    already: int
-    """Those of them that were here already."""
+    reviews: pl.DataFrame  # the reads that are new here, with the columns of an export
+    read: int  # reads that the file holds
+    already: int  # those of them that were here already
     notices: tuple[Notice, ...] = ()
 
 
@@ -210,7 +205,7 @@ def _write(target: Path, files: Mapping[str, bytes]) -> None:
     try:
         if "" in files:
             write_durably(part, files[""])
-            # A link refuses a name that is taken; a rename would overwrite what came there meanwhile.
+            # a link refuses a name that is taken; a rename would overwrite what came there meanwhile.
             os.link(part, target)
         else:
             part.mkdir()

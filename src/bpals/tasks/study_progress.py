@@ -67,12 +67,9 @@ WIDEST = 0.5
 """... nor where its interval is wider than this."""
 LEAST_PATIENTS = 10
 """Patients whose films were read twice, below which no agreement is told: intervals are drawn over patients."""
-UNKNOWN = 1.0
-"""The width of an interval that nothing is known about."""
-POINTS = 200
-"""Of the curve, at most."""
-DRAWS = 500
-"""Times that patients are drawn for the intervals of agreement."""
+UNKNOWN = 1.0  # the width of an interval that nothing is known about
+POINTS = 200  # of the curve, at most
+DRAWS = 500  # times that patients are drawn for the intervals of agreement
 HOUR = 3600.0
 SIDES = ["present", "absent"]
 
@@ -300,14 +297,10 @@ _DRAWN = pl.Schema({"image_id": pl.String(), "finding": pl.String(), "batch": pl
 class Gathered:
     """What the ledger holds of a study, as tables: it can be sent to another process."""
 
-    reviews: pl.DataFrame
-    """`review.consensus.REVIEW_COLUMNS`."""
-    consensus: pl.DataFrame
-    """`review.consensus.CONSENSUS`."""
-    drawn: pl.DataFrame
-    """image_id, finding, batch, how: what was drawn, and when."""
-    stopped: str = ""
-    """Why no more cases are begun; empty while the study goes on."""
+    reviews: pl.DataFrame  # `review.consensus.REVIEW_COLUMNS`
+    consensus: pl.DataFrame  # `review.consensus.CONSENSUS`
+    drawn: pl.DataFrame  # image_id, finding, batch, how: what was drawn, and when
+    stopped: str = ""  # why no more cases are begun; empty while the study goes on
 
 
 def gather(desk: Desk) -> Gathered:
@@ -328,21 +321,6 @@ def gather(desk: Desk) -> Gathered:
         drawn=desk.ledger.look(drawn),
         stopped=desk.stopped(),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """All that progress is worked out from; it can be sent to another process."""
-
-    workspace: Path
-    gathered: Gathered
-    study: Study
-    films: frozenset[str] | None = None
-
-
-def answer(question: Question) -> dict[str, Any]:
-    """Tell how far a study is, in one argument: what a room's notice board does in another process."""
-    return progress(question.workspace, question.gathered, question.study, films=question.films)
 
 
 def study_progress(

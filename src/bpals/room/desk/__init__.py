@@ -2,7 +2,7 @@
 
 study.py         the settings of a study                 hotkeys.py   one key a finding
 desk.py          all that can be asked of a desk          views.py     what it hands over
-sitting.py       one transaction at it                    account.py   who is there
+tx.py       one transaction at it                    account.py   who is there
 answer.py        what a reader writes                     bounds.py    what can be kept of it
 drawing.py       films become cases                       assignment.py, floors.py, emptiness.py   who reads what next
 readings.py      a reading in the ledger                  acts.py      what a reader does with it

@@ -18,7 +18,7 @@ from bpals.room.desk.readings import (
     Opinion,
     Request,
     Saved,
-    Sitting,
+    Transaction,
     check_text,
     complete_verdicts,
 )
@@ -27,8 +27,7 @@ from bpals.store.ledger.log import canonical
 from bpals.store.ledger.schema import CASE, HOW, READING, REVIEW, now
 from bpals.store.ledger.verdicts import store_adjudications, store_reviews
 
-MOST_CASES = 2**63
-"""A database keeps no larger number."""
+MOST_CASES = 2**63  # a database keeps no larger number
 _READ_IT = select(READING.c.case_id).where(
     READING.c.study_id == bindparam("study"), READING.c.account_id == bindparam("person")
 )
@@ -40,59 +39,59 @@ _DISPUTED = select(CASE.c.case_id).where(
 )
 
 
-def next_disagreement(sitting: Sitting) -> Disagreement | None:
+def next_disagreement(tx: Transaction) -> Disagreement | None:
     """Give a case that waits for this person to settle it; discussions are left to their readers until they end."""
-    check_role(sitting)
-    asked = {"study": sitting.study_id, "person": sitting.account.account_id, "rounds": sitting.study.rounds}
-    cases = sitting.connection.execute(_DISPUTED, asked).scalars().all()
+    check_role(tx)
+    asked = {"study": tx.study_id, "person": tx.account.account_id, "rounds": tx.study.rounds}
+    cases = tx.connection.execute(_DISPUTED, asked).scalars().all()
     # Two adjudicators begin in different places.
-    for case_id in sorted(cases, key=lambda case_id: shuffled(sitting.study.seed, sitting.account.name, case_id)):
-        reads = reads_of(sitting, case_id)
+    for case_id in sorted(cases, key=lambda case_id: shuffled(tx.study.seed, tx.account.name, case_id)):
+        reads = reads_of(tx, case_id)
         if reads.disputed:
-            return show_disagreement(sitting, reads)
+            return show_disagreement(tx, reads)
     return None
 
 
-def disagreement(sitting: Sitting, case_id: int) -> Disagreement:
+def disagreement(tx: Transaction, case_id: int) -> Disagreement:
     """Give one disputed case as it stands now."""
-    check_role(sitting)
-    return show_disagreement(sitting, _open_case(sitting, case_id))
+    check_role(tx)
+    return show_disagreement(tx, _open_case(tx, case_id))
 
 
 def adjudicate(
     request: Request, pinned: Mapping[str, int], verdicts: Mapping[str, tuple[str, str]], note: str
 ) -> Saved:
     """Settle every disputed finding of a case, from what was on the screen and nothing else."""
-    sitting, case_id = request.sitting, int(request.subject)
-    check_role(sitting)
-    reads = _open_case(sitting, case_id)
-    if any(row.account_id == sitting.account.account_id for row in reads.readers):
+    tx, case_id = request.tx, int(request.subject)
+    check_role(tx)
+    reads = _open_case(tx, case_id)
+    if any(row.account_id == tx.account.account_id for row in reads.readers):
         raise NotYours("you read this case yourself: another adjudicator settles it")
     if dict(pinned) != dict(reads.pinned):
         raise StaleVersion(
             "a reader amended this case while you looked at it. Look at it again, then settle it",
-            show_disagreement(sitting, reads),
+            show_disagreement(tx, reads),
         )
     check_text(note, "the note")
     complete_verdicts({finding: verdict for finding, (verdict, _) in verdicts.items()}, reads.disputed)
     for finding, (verdict, how) in verdicts.items():
         _check_how(reads, finding, verdict, how)
     sealed = store_adjudications(
-        sitting.connection, [_row(sitting, reads, finding, said, note) for finding, said in verdicts.items()]
+        tx.connection, [_row(tx, reads, finding, said, note) for finding, said in verdicts.items()]
     )
     version = max(reads.pinned.values())
     detail = {"case": case_id, "adjudications": sealed, "pinned": dict(reads.pinned), "verdicts": _listed(verdicts)}
     saved = request.finish({"case_id": case_id, "version": version, "state": "settled"}, detail)
-    set_stage(sitting, case_id, "settled", round_=reads.case.round)
+    set_stage(tx, case_id, "settled", round_=reads.case.round)
     return saved
 
 
-def show_disagreement(sitting: Sitting, reads: CaseReads, *, round_: int = 0) -> Disagreement:
+def show_disagreement(tx: Transaction, reads: CaseReads, *, round_: int = 0) -> Disagreement:
     """Show what readers say of each disputed finding; who is Reader 1 differs from case to case."""
     case_id = reads.case.case_id
-    order = sorted(reads.readers, key=lambda row: shuffled(sitting.study.seed, "names", case_id, row.reading_id))
+    order = sorted(reads.readers, key=lambda row: shuffled(tx.study.seed, "names", case_id, row.reading_id))
     names = {row.reading_id: f"Reader {number}" for number, row in enumerate(order, start=1)}
-    mine = {row.reading_id for row in reads.readers if row.account_id == sitting.account.account_id}
+    mine = {row.reading_id for row in reads.readers if row.account_id == tx.account.account_id}
     last = round_ - 1 if round_ else max(reads.rounds, default=0)
     return Disagreement(
         case_id=case_id,
@@ -100,31 +99,31 @@ def show_disagreement(sitting: Sitting, reads: CaseReads, *, round_: int = 0) ->
         disputes=tuple(_dispute(reads, finding, names, mine, last) for finding in reads.disputed),
         pinned=reads.pinned,
         round=round_,
-        rounds=sitting.study.rounds if round_ else 0,
+        rounds=tx.study.rounds if round_ else 0,
     )
 
 
-def check_role(sitting: Sitting) -> None:
+def check_role(tx: Transaction) -> None:
     """Refuse whoever may not settle."""
-    if not sitting.account.may_settle:
+    if not tx.account.may_settle:
         raise NotYours("disagreements are settled by an adjudicator")
 
 
-def _open_case(sitting: Sitting, case_id: int) -> CaseReads:
-    stage = stage_of(sitting, case_id)
+def _open_case(tx: Transaction, case_id: int) -> CaseReads:
+    stage = stage_of(tx, case_id)
     if stage is None:
         raise NotYours("this study has no such case")
     if stage != "disputed":
         raise NotNow("there is nothing to settle in this case: its readers agree, or it was settled meanwhile")
-    return reads_of(sitting, case_id)
+    return reads_of(tx, case_id)
 
 
-def stage_of(sitting: Sitting, case_id: int) -> str | None:
+def stage_of(tx: Transaction, case_id: int) -> str | None:
     """Say how far a case of this study is; nothing where it has none of that number."""
     if not 0 < case_id < MOST_CASES:
         return None
-    which = select(CASE.c.stage).where(CASE.c.case_id == case_id, CASE.c.study_id == sitting.study_id)
-    return sitting.connection.execute(which).scalar()
+    which = select(CASE.c.stage).where(CASE.c.case_id == case_id, CASE.c.study_id == tx.study_id)
+    return tx.connection.execute(which).scalar()
 
 
 def _dispute(reads: CaseReads, finding: str, names: Mapping[str, str], mine: set[str], last: int) -> Dispute:
@@ -165,16 +164,16 @@ def _check_how(reads: CaseReads, finding: str, verdict: str, how: str) -> None:
         raise Refused(f"{finding}: {verdict} is not the majority's verdict: {found}. Settle it as adjudicator")
 
 
-def _row(sitting: Sitting, reads: CaseReads, finding: str, said: tuple[str, str], note: str) -> dict[str, Any]:
+def _row(tx: Transaction, reads: CaseReads, finding: str, said: tuple[str, str], note: str) -> dict[str, Any]:
     verdict, how = said
     return {
-        "study_id": sitting.study_id,
+        "study_id": tx.study_id,
         "case_id": reads.case.case_id,
         "finding": finding,
         "verdict": verdict,
         "how": how,
         "round": max(reads.rounds, default=0),
-        "account_id": sitting.account.account_id,
+        "account_id": tx.account.account_id,
         "pinned": canonical(dict(reads.pinned)),
         "note": note or None,
         "at": now(),
@@ -207,54 +206,54 @@ _WAITING = (
 )
 
 
-def next_round(sitting: Sitting) -> Disagreement | None:
+def next_round(tx: Transaction) -> Disagreement | None:
     """Give a disputed case of this reader whose round they have not answered yet."""
-    asked = {"study": sitting.study_id, "reader": sitting.account.account_id, "rounds": sitting.study.rounds}
-    case_id = sitting.connection.execute(_WAITING, asked).scalar()
+    asked = {"study": tx.study_id, "reader": tx.account.account_id, "rounds": tx.study.rounds}
+    case_id = tx.connection.execute(_WAITING, asked).scalar()
     if case_id is None:
         return None
-    reads = reads_of(sitting, case_id)
-    return show_disagreement(sitting, reads, round_=reads.case.round)
+    reads = reads_of(tx, case_id)
+    return show_disagreement(tx, reads, round_=reads.case.round)
 
 
-def round_of(sitting: Sitting, case_id: int) -> Disagreement:
+def round_of(tx: Transaction, case_id: int) -> Disagreement:
     """Give one discussion of this reader, as it stands now."""
-    reads, _ = _mine(sitting, case_id)
-    return show_disagreement(sitting, reads, round_=reads.case.round)
+    reads, _ = _mine(tx, case_id)
+    return show_disagreement(tx, reads, round_=reads.case.round)
 
 
 def answer_round(request: Request, round_: int, verdicts: Mapping[str, str], note: str) -> Saved:
     """Store what a reader says in a round; the last to answer closes it."""
-    sitting, case_id = request.sitting, int(request.subject)
-    reads, own = _mine(sitting, case_id)
+    tx, case_id = request.tx, int(request.subject)
+    reads, own = _mine(tx, case_id)
     if round_ != reads.case.round:
-        shown = show_disagreement(sitting, reads, round_=reads.case.round)
+        shown = show_disagreement(tx, reads, round_=reads.case.round)
         raise StaleVersion(f"round {round_} is over: this case is in round {reads.case.round}", shown)
     disputed = reads.disputed
     if any(own.reading_id in said for said in reads.rounds.get(round_, {}).values()):
         raise NotNow(f"you have answered round {round_} of this case. The others are asked first")
     complete_verdicts(verdicts, disputed)
     check_text(note, "the note")
-    rows = [_review(sitting, own, round_, finding, verdicts[finding], note) for finding in disputed]
-    sealed = store_reviews(sitting.connection, rows)
+    rows = [_review(tx, own, round_, finding, verdicts[finding], note) for finding in disputed]
+    sealed = store_reviews(tx.connection, rows)
     reply = {"case_id": case_id, "version": round_, "state": "answered"}
     saved = request.finish(reply, {"case": case_id, "round": round_, "reviews": sealed, "verdicts": dict(verdicts)})
-    _close(sitting, reads_of(sitting, case_id), disputed)
+    _close(tx, reads_of(tx, case_id), disputed)
     return saved
 
 
-def _mine(sitting: Sitting, case_id: int) -> tuple[CaseReads, Row[Any]]:
+def _mine(tx: Transaction, case_id: int) -> tuple[CaseReads, Row[Any]]:
     """Give a discussion that this reader takes part in, and their reading of the case."""
-    reads = reads_of(sitting, case_id) if stage_of(sitting, case_id) is not None else None
-    own = [row for row in reads.readers if row.account_id == sitting.account.account_id] if reads else []
+    reads = reads_of(tx, case_id) if stage_of(tx, case_id) is not None else None
+    own = [row for row in reads.readers if row.account_id == tx.account.account_id] if reads else []
     if reads is None or not own:
         raise NotYours("you have no such discussion")
-    if reads.case.stage != "disputed" or not 1 <= reads.case.round <= sitting.study.rounds:
+    if reads.case.stage != "disputed" or not 1 <= reads.case.round <= tx.study.rounds:
         raise NotNow("the discussion of this case is over")
     return reads, own[0]
 
 
-def _close(sitting: Sitting, reads: CaseReads, disputed: list[str]) -> None:
+def _close(tx: Transaction, reads: CaseReads, disputed: list[str]) -> None:
     """End the round if everybody has answered: what all say is settled, and after the last round what most say."""
     round_ = reads.case.round
     said = {finding: reads.rounds[round_].get(finding, {}) for finding in disputed}
@@ -262,31 +261,31 @@ def _close(sitting: Sitting, reads: CaseReads, disputed: list[str]) -> None:
         return
     votes = {finding: [row.verdict for row in answers.values()] for finding, answers in said.items()}
     agreed = {finding: verdicts[0] for finding, verdicts in votes.items() if len(set(verdicts)) == 1}
-    record(sitting, reads, agreed, "consensus", round_)
+    record(tx, reads, agreed, "consensus", round_)
     left = [finding for finding in disputed if finding not in agreed]
-    if left and round_ == sitting.study.rounds:
+    if left and round_ == tx.study.rounds:
         most = {finding: majority(votes[finding]) for finding in left}
         outvoted = {finding: verdict for finding, verdict in most.items() if verdict is not None}
-        record(sitting, reads, outvoted, "majority", round_)
+        record(tx, reads, outvoted, "majority", round_)
         left = [finding for finding in left if finding not in outvoted]
     if left:
-        set_stage(sitting, reads.case.case_id, "disputed", round_=round_ + 1)
+        set_stage(tx, reads.case.case_id, "disputed", round_=round_ + 1)
     else:
-        set_stage(sitting, reads.case.case_id, "settled", round_=round_)
+        set_stage(tx, reads.case.case_id, "settled", round_=round_)
 
 
-def _review(sitting: Sitting, own: Row[Any], round_: int, finding: str, verdict: str, note: str) -> dict[str, Any]:
+def _review(tx: Transaction, own: Row[Any], round_: int, finding: str, verdict: str, note: str) -> dict[str, Any]:
     return {
-        "study_id": sitting.study_id,
+        "study_id": tx.study_id,
         "reading_id": own.reading_id,
         "image_id": own.image_id,
         "finding": finding,
-        "reader": sitting.account.name,
+        "reader": tx.account.name,
         "phase": "round",
         "round": round_,
         "repeat": 0,
         "verdict": verdict,
-        "saw_signal": int(sitting.study.reveal),
+        "saw_signal": int(tx.study.reveal),
         "signal": own.signal,
         "note": note or None,
         "position": own.position,

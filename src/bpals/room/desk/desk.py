@@ -29,8 +29,8 @@ from bpals.room.desk.readings import (
     ReadingView,
     Request,
     Saved,
-    Sitting,
     Spent,
+    Transaction,
     count,
 )
 from bpals.room.desk.study import Account, Study, differences
@@ -40,8 +40,7 @@ from bpals.store.ledger.schema import CASE, STUDY, now
 from bpals.store.ledger.verdicts import Rules, consensus, reviews
 
 _Given = TypeVar("_Given")
-_COUNT_S = 30.0
-"""How long the number of cases is believed: another process may draw."""
+_COUNT_S = 30.0  # how long the number of cases is believed: another process may draw
 
 _STOPPED = Ready(select(STUDY.c.stopped).where(STUDY.c.study_id == bindparam("study")))
 
@@ -71,10 +70,10 @@ class Desk:
         """
         pairs = assignment.check_drawn(cases, self.study.findings)
 
-        def work(sitting: Sitting) -> int:
-            withdrawn = assignment.withdraw(sitting) if replace else 0
-            added = assignment.add(sitting, pairs, signal)
-            sitting.note("drawn", {"cases": added, "withdrawn": withdrawn, "pairs": pairs.height, "signal": signal})
+        def work(tx: Transaction) -> int:
+            withdrawn = assignment.withdraw(tx) if replace else 0
+            added = assignment.add(tx, pairs, signal)
+            tx.note("drawn", {"cases": added, "withdrawn": withdrawn, "pairs": pairs.height, "signal": signal})
             return added
 
         added = self._write(ROOM, work)
@@ -86,37 +85,37 @@ class Desk:
         """Give the reader's next case and some after it, so that their films can be loaded before they are wanted."""
         wanted = 1 + ahead
 
-        def look(sitting: Sitting) -> Handed | None:
-            held = assignment.in_hand(sitting)
-            enough = len(held) >= wanted and not assignment.is_due(sitting, held)
-            return self._hand(sitting, held[:wanted]) if enough else None
+        def look(tx: Transaction) -> Handed | None:
+            held = assignment.in_hand(tx)
+            enough = len(held) >= wanted and not assignment.is_due(tx, held)
+            return self._hand(tx, held[:wanted]) if enough else None
 
-        def lease(sitting: Sitting) -> Handed:
-            assignment.sweep(sitting)
-            stopped = self._stopped(sitting)
-            held = assignment.in_hand(sitting)
+        def lease(tx: Transaction) -> Handed:
+            assignment.sweep(tx)
+            stopped = self._stopped(tx)
+            held = assignment.in_hand(tx)
             missing = wanted - len(held)
-            if missing > 0 and assignment.fill(sitting, missing, stopped=bool(stopped), floors=self._floors):
-                held = assignment.in_hand(sitting)
-            assignment.renew(sitting, held)
+            if missing > 0 and assignment.fill(tx, missing, stopped=bool(stopped), floors=self._floors):
+                held = assignment.in_hand(tx)
+            assignment.renew(tx, held)
             if not held:
-                code, sentence = why_none(sitting, stopped)
+                code, sentence = why_none(tx, stopped)
                 return Handed(current=None, why_none=sentence, why_code=code)
-            return self._hand(sitting, held[:wanted])
+            return self._hand(tx, held[:wanted])
 
         return self._read(account, look) or self._write(account, lease)
 
     def reading(self, account: Account, reading_id: str) -> ReadingView:
         """Give one of the reader's own readings; another's is NotYours."""
-        return self._read(account, lambda sitting: readings.show(sitting, readings.find(sitting, reading_id)))
+        return self._read(account, lambda tx: readings.show(tx, readings.find(tx, reading_id)))
 
     def blind_read(self, account: Account, reading_id: str) -> BlindRead:
         """Give what is stored of the reader's own blind read; NotNow before the lock."""
-        return self._read(account, lambda sitting: assignment.blind_read(sitting, reading_id))
+        return self._read(account, lambda tx: assignment.blind_read(tx, reading_id))
 
     def last_readings(self, account: Account, *, most: int = 20) -> tuple[PastReading, ...]:
         """Give the readings that this reader finished last, the newest first, to be amended."""
-        return self._read(account, lambda sitting: assignment.last_readings(sitting, most))
+        return self._read(account, lambda tx: assignment.last_readings(tx, most))
 
     def draft(self, account: Account, reading_id: str, *, version: int, key: str, answer: Answer) -> Saved:
         """Keep what is written so far."""
@@ -183,7 +182,7 @@ class Desk:
 
     def note_reveal(self, account: Account, reading_id: str, signal: str) -> None:
         """Write down that the reader is shown a version of the signal; NotNow before the lock."""
-        self._write(account, lambda sitting: acts.note_reveal(sitting, reading_id, signal))
+        self._write(account, lambda tx: acts.note_reveal(tx, reading_id, signal))
 
     def adjudication_next(self, account: Account) -> Disagreement | None:
         """Give a case that waits for this adjudicator."""
@@ -191,7 +190,7 @@ class Desk:
 
     def disagreement(self, account: Account, case_id: int) -> Disagreement:
         """Give one disputed case as it stands now."""
-        return self._read(account, lambda sitting: adjudication.disagreement(sitting, case_id))
+        return self._read(account, lambda tx: adjudication.disagreement(tx, case_id))
 
     def adjudicate(
         self,
@@ -214,7 +213,7 @@ class Desk:
 
     def round(self, account: Account, case_id: int) -> Disagreement:
         """Give one discussion of this reader, as it stands now."""
-        return self._read(account, lambda sitting: adjudication.round_of(sitting, case_id))
+        return self._read(account, lambda tx: adjudication.round_of(tx, case_id))
 
     def round_answer(
         self, account: Account, case_id: int, *, round_: int, key: str, verdicts: Mapping[str, str], note: str = ""
@@ -228,10 +227,10 @@ class Desk:
         """Tell the desk how wide the interval of the error rate is; say whether the study has stopped."""
         limit = self.study.stop_width
 
-        def work(sitting: Sitting) -> bool:
+        def work(tx: Transaction) -> bool:
             if limit is not None and width <= limit:
-                acts.stop(sitting, f"the interval is {width:.3f} wide, and the study was to stop at {limit:g}")
-            return bool(self._stopped(sitting))
+                acts.stop(tx, f"the interval is {width:.3f} wide, and the study was to stop at {limit:g}")
+            return bool(self._stopped(tx))
 
         return self._write(ROOM, work)
 
@@ -252,23 +251,23 @@ class Desk:
         """Count cases, readings and what is open."""
         return self.ledger.look(lambda connection: count(connection, self.study_id))
 
-    def _hand(self, sitting: Sitting, held: list[Row[Any]]) -> Handed:
-        current, *others = readings.show_all(sitting, held)
-        return Handed(current=current, ahead=tuple(others), of=max(current.case_no, self._expected(sitting)))
+    def _hand(self, tx: Transaction, held: list[Row[Any]]) -> Handed:
+        current, *others = readings.show_all(tx, held)
+        return Handed(current=current, ahead=tuple(others), of=max(current.case_no, self._expected(tx)))
 
-    def _stopped(self, sitting: Sitting) -> str:
-        return _STOPPED.value(sitting.connection, study=self.study_id) or ""
+    def _stopped(self, tx: Transaction) -> str:
+        return _STOPPED.value(tx.connection, study=self.study_id) or ""
 
-    def _expected(self, sitting: Sitting) -> int:
+    def _expected(self, tx: Transaction) -> int:
         """Say about how many cases a reader will be handed; counting 100,000 takes a while, so it is remembered."""
         if self._of is None or time.monotonic() - self._of[0] > _COUNT_S:
             live = select(func.count()).where(CASE.c.study_id == self.study_id, CASE.c.withdrawn == 0)
-            cases = int(sitting.connection.execute(live).scalar_one())
+            cases = int(tx.connection.execute(live).scalar_one())
             self._of = (time.monotonic(), round(cases * (1 + self.study.repeats)))
         return self._of[1]
 
-    def _sitting(self, connection: Connection, account: Account) -> Sitting:
-        return Sitting(
+    def _transaction(self, connection: Connection, account: Account) -> Transaction:
+        return Transaction(
             connection=connection,
             study=self.study,
             study_id=self.study_id,
@@ -277,31 +276,31 @@ class Desk:
             log=log.Log(connection),
         )
 
-    def _write(self, account: Account, work: Callable[[Sitting], _Given]) -> _Given:
+    def _write(self, account: Account, work: Callable[[Transaction], _Given]) -> _Given:
         def turn(connection: Connection) -> _Given:
             # Whoever writes waits here for their turn, and then sees all that was written before.
             log.hold(connection)
-            return work(self._sitting(connection, account))
+            return work(self._transaction(connection, account))
 
         return self.ledger.change(turn)
 
-    def _read(self, account: Account, work: Callable[[Sitting], _Given]) -> _Given:
-        return self.ledger.look(lambda connection: work(self._sitting(connection, account)))
+    def _read(self, account: Account, work: Callable[[Transaction], _Given]) -> _Given:
+        return self.ledger.look(lambda connection: work(self._transaction(connection, account)))
 
     def _goes_on(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
         """Do what is asked once, and give with the receipt the reading with which the page goes on."""
 
-        def once(sitting: Sitting) -> Saved:
-            return assignment.with_reading(sitting, self._once(sitting, ask, work), ask.subject)
+        def once(tx: Transaction) -> Saved:
+            return assignment.with_reading(tx, self._once(tx, ask, work), ask.subject)
 
         return self._write(account, once)
 
     def _keyed(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
         """Do what is asked once: the same key again gives the first receipt."""
-        return self._write(account, lambda sitting: self._once(sitting, ask, work))
+        return self._write(account, lambda tx: self._once(tx, ask, work))
 
-    def _once(self, sitting: Sitting, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
-        request = Request(sitting=sitting, **asdict(ask))
+    def _once(self, tx: Transaction, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
+        request = Request(tx=tx, **asdict(ask))
         return request.done_before() or work(request)
 
 

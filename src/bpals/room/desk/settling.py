@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, literal, select, update
 
 from bpals.room.desk import readings
-from bpals.room.desk.readings import WHOLE, Sitting, Verdict
+from bpals.room.desk.readings import WHOLE, Transaction, Verdict
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.log import canonical
 from bpals.store.ledger.schema import ADJUDICATION, CASE, READING, REVIEW, now
@@ -42,15 +42,11 @@ class CaseReads:
     """One case with the blind reads that stand, and with what was said of it in rounds."""
 
     case: Row[Any]
-    readers: tuple[Row[Any], ...]
-    """Final readings, hidden repeats left out, in the order of their random ids."""
-    blind: Mapping[str, Mapping[str, Row[Any]]]
-    """Finding -> reading_id -> the row that stands."""
-    rounds: Mapping[int, Mapping[str, Mapping[str, Row[Any]]]]
-    """Round -> finding -> reading_id -> what was said then."""
+    readers: tuple[Row[Any], ...]  # final readings, hidden repeats left out, in the order of their random ids
+    blind: Mapping[str, Mapping[str, Row[Any]]]  # finding -> reading_id -> the row that stands
+    rounds: Mapping[int, Mapping[str, Mapping[str, Row[Any]]]]  # round -> finding -> reading_id -> what was said then
     settled: frozenset[str]
-    pinned: Mapping[str, int]
-    """reading_id -> the last thing its reader said of the case, second reads left out."""
+    pinned: Mapping[str, int]  # reading_id -> the last thing its reader said of the case, second reads left out
     amended: Mapping[str, Mapping[str, Verdict]]
     """Finding -> reading_id -> what its reader says since, having seen the label."""
 
@@ -79,19 +75,19 @@ def majority(verdicts: Iterable[str]) -> str | None:
     return verdict if most > votes.total() / 2 else None
 
 
-def reads_of(sitting: Sitting, case_id: int) -> CaseReads:
+def reads_of(tx: Transaction, case_id: int) -> CaseReads:
     """Gather what was said of a case by those whose blind read is final."""
-    case = _CASE.first(sitting.connection, of_case=case_id)
-    return _gather(sitting, case, _final_readers(sitting, case_id))
+    case = _CASE.first(tx.connection, of_case=case_id)
+    return _gather(tx, case, _final_readers(tx, case_id))
 
 
-def _final_readers(sitting: Sitting, case_id: int) -> tuple[Row[Any], ...]:
-    found = _READERS.rows(sitting.connection, of_case=case_id)
-    return tuple(row for row in found if readings.is_final(sitting, row) and not readings.is_repeat(row))
+def _final_readers(tx: Transaction, case_id: int) -> tuple[Row[Any], ...]:
+    found = _READERS.rows(tx.connection, of_case=case_id)
+    return tuple(row for row in found if readings.is_final(tx, row) and not readings.is_repeat(row))
 
 
-def _gather(sitting: Sitting, case: Row[Any], readers: tuple[Row[Any], ...]) -> CaseReads:
-    connection = sitting.connection
+def _gather(tx: Transaction, case: Row[Any], readers: tuple[Row[Any], ...]) -> CaseReads:
+    connection = tx.connection
     final = {row.reading_id for row in readers}
     blind: dict[str, dict[str, Row[Any]]] = {}
     rounds: dict[int, dict[str, dict[str, Row[Any]]]] = {}
@@ -106,7 +102,7 @@ def _gather(sitting: Sitting, case: Row[Any], readers: tuple[Row[Any], ...]) -> 
         elif row.saw_signal:
             amended.setdefault(row.finding, {})[row.reading_id] = row.verdict
         else:
-            # A later row stands instead of an earlier one: undone and read again, or amended.
+            # a later row stands instead of an earlier one: undone and read again, or amended.
             blind.setdefault(row.finding, {})[row.reading_id] = row
     return CaseReads(
         case=case,
@@ -119,31 +115,31 @@ def _gather(sitting: Sitting, case: Row[Any], readers: tuple[Row[Any], ...]) -> 
     )
 
 
-def settle(sitting: Sitting, case_id: int) -> None:
+def settle(tx: Transaction, case_id: int) -> None:
     """See whether a case has all its reads, and do what the study's rule says where they differ."""
-    rule = sitting.study.adjudication
-    case = _CASE.first(sitting.connection, of_case=case_id)
+    rule = tx.study.adjudication
+    case = _CASE.first(tx.connection, of_case=case_id)
     if rule == "none" or case.stage == "settled" or case.taken < case.wanted:
         return
-    readers = _final_readers(sitting, case_id)
+    readers = _final_readers(tx, case_id)
     if len(readers) < case.wanted:
         return
-    reads = _gather(sitting, case, readers)
+    reads = _gather(tx, case, readers)
     disputed = reads.disputed
     if not disputed:
-        _set_stage(sitting, reads, "reading", round_=0)
+        _set_stage(tx, reads, "reading", round_=0)
     elif rule == "third":
-        _third(sitting, reads, disputed)
+        _third(tx, reads, disputed)
     elif case.stage != "disputed":
-        _set_stage(sitting, reads, "disputed", round_=1 if rule == "discussion" else 0)
+        _set_stage(tx, reads, "disputed", round_=1 if rule == "discussion" else 0)
 
 
-def record(sitting: Sitting, reads: CaseReads, verdicts: Mapping[str, str], how: str, round_: int = 0) -> None:
+def record(tx: Transaction, reads: CaseReads, verdicts: Mapping[str, str], how: str, round_: int = 0) -> None:
     """Write down what the rule settled, with the versions it saw."""
     at, pinned = now(), canonical(dict(reads.pinned))
     rows = [
         {
-            "study_id": sitting.study_id,
+            "study_id": tx.study_id,
             "case_id": reads.case.case_id,
             "finding": finding,
             "verdict": verdict,
@@ -157,30 +153,30 @@ def record(sitting: Sitting, reads: CaseReads, verdicts: Mapping[str, str], how:
         for finding, verdict in verdicts.items()
     ]
     if rows:
-        sealed = store_adjudications(sitting.connection, rows)
-        sitting.note(how, {"case": reads.case.case_id, "adjudications": sealed, "verdicts": dict(verdicts)})
+        sealed = store_adjudications(tx.connection, rows)
+        tx.note(how, {"case": reads.case.case_id, "adjudications": sealed, "verdicts": dict(verdicts)})
 
 
-def _third(sitting: Sitting, reads: CaseReads, disputed: list[str]) -> None:
+def _third(tx: Transaction, reads: CaseReads, disputed: list[str]) -> None:
     """Call one reader more where no verdict has a majority yet; then let the majority stand."""
     votes = {finding: majority(row.verdict for row in reads.blind[finding].values()) for finding in disputed}
     case_id = reads.case.case_id
-    if None in votes.values() and reads.case.wanted == sitting.study.readers_per_case:
+    if None in votes.values() and reads.case.wanted == tx.study.readers_per_case:
         more = reads.case.wanted + 1
-        _CALLED.run(sitting.connection, of_case=case_id, more=more)
-        sitting.note("another reader called", {"case": case_id, "wanted": more, "findings": disputed})
+        _CALLED.run(tx.connection, of_case=case_id, more=more)
+        tx.note("another reader called", {"case": case_id, "wanted": more, "findings": disputed})
         return
     found = {finding: verdict for finding, verdict in votes.items() if verdict is not None}
-    record(sitting, reads, found, "majority")
-    _set_stage(sitting, reads, "disputed" if None in votes.values() else "settled", round_=0)
+    record(tx, reads, found, "majority")
+    _set_stage(tx, reads, "disputed" if None in votes.values() else "settled", round_=0)
 
 
-def _set_stage(sitting: Sitting, reads: CaseReads, stage: str, *, round_: int) -> None:
+def _set_stage(tx: Transaction, reads: CaseReads, stage: str, *, round_: int) -> None:
     if (reads.case.stage, reads.case.round) != (stage, round_):
-        set_stage(sitting, reads.case.case_id, stage, round_=round_)
+        set_stage(tx, reads.case.case_id, stage, round_=round_)
 
 
-def set_stage(sitting: Sitting, case_id: int, stage: str, *, round_: int) -> None:
+def set_stage(tx: Transaction, case_id: int, stage: str, *, round_: int) -> None:
     """Move a case on, and write it down."""
-    _MOVED.run(sitting.connection, of_case=case_id, to_stage=stage, to_round=round_)
-    sitting.note(stage, {"case": case_id, "round": round_})
+    _MOVED.run(tx.connection, of_case=case_id, to_stage=stage, to_round=round_)
+    tx.note(stage, {"case": case_id, "round": round_})

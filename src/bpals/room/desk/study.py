@@ -18,14 +18,10 @@ from bpals.findings import Vocabulary
 class ToolKey:
     """One key, or a combination, and what it does."""
 
-    key: str
-    """As a browser names it (`KeyboardEvent.key`, letters small), with `Shift+` before it where Shift is held."""
-    shown: str
-    """As it is printed on the key."""
-    does: str
-    """What the page's script does at it."""
-    words: str
-    """The same for people."""
+    key: str  # as a browser names it (`KeyboardEvent.key`, letters small), with `Shift+` before it where Shift is held
+    shown: str  # as it is printed on the key
+    does: str  # what the page's script does at it
+    words: str  # the same for people
 
 
 def _tool(key: str, shown: str, does: str, words: str) -> ToolKey:
@@ -73,8 +69,7 @@ TOOLS: tuple[ToolKey, ...] = (
 )
 """In the order in which help lists them; a row without words belongs to the one before."""
 
-TOOL_CHARACTERS = frozenset(tool.key for tool in TOOLS if len(tool.key) == 1)
-"""Keys that no finding can have."""
+TOOL_CHARACTERS = frozenset(tool.key for tool in TOOLS if len(tool.key) == 1)  # keys that no finding can have
 
 FINDING_KEYS = (
     ("its letter", "present; pressed again: uncertain, absent, unreadable, no verdict"),
@@ -142,32 +137,24 @@ class Study:
 
     name: str
     findings: tuple[str, ...]
-    asks: Asks = "all"
-    """Every finding of the study on every film, or only those the film was drawn for."""
+    asks: Asks = "all"  # every finding of the study on every film, or only those the film was drawn for
     unmarked: Unmarked = "absent"
     """What a finding without a verdict means when a reading is locked; `ask` refuses the lock until all are marked."""
     queue_size: int = 500
-    batch: int = 50
-    """Cases that are shuffled together."""
+    batch: int = 50  # cases that are shuffled together
     random_share: float = 0.2
-    repeats: float = 0.05
-    """Share of readings that are a film the reader has read before, unmarked."""
+    repeats: float = 0.05  # share of readings that are a film the reader has read before, unmarked
     readers_per_case: int = 2
-    reveal: bool = True
-    """Show label, judges and trust after the lock, and ask for a second verdict."""
-    priors: bool = True
-    """Show the patient's other films."""
+    reveal: bool = True  # show label, judges and trust after the lock, and ask for a second verdict
+    priors: bool = True  # show the patient's other films
     adjudication: Settling = "third"
     rounds: int = 5
     lease_minutes: float = 60.0
-    stop_width: float | None = None
-    """Stop when the 95 % interval of the error rate is this narrow."""
-    stop_reads: int | None = None
-    """Stop after this many locked readings, repeats not counted."""
+    stop_width: float | None = None  # stop when the 95 % interval of the error rate is this narrow
+    stop_reads: int | None = None  # stop after this many locked readings, repeats not counted
     learn_every: int = 50
     seed: int = 0
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """Finding -> key."""
+    keys: Mapping[str, str] = field(default_factory=dict)  # finding -> key
 
     @property
     def settles(self) -> bool:

@@ -40,8 +40,7 @@ def hashed(secret: bytes, token: str) -> str:
 
 
 STEP_S = 30
-DRIFT = (0, -1, 1)
-"""Steps by which the app's clock may be off."""
+DRIFT = (0, -1, 1)  # steps by which the app's clock may be off
 
 
 class SecondFactor:
@@ -78,8 +77,7 @@ def address(secret: str, name: str, title: str) -> str:
 
 
 LONGEST_NAME = 64
-LINK_S = 15 * 60
-"""How long a login link works."""
+LINK_S = 15 * 60  # how long a login link works
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,8 +324,7 @@ def _card(row: Row[Any]) -> AccountCard:
 
 ADD, PASSWORD, DISABLE, SECOND_FACTOR = "account add", "account password", "account disable", "account totp"
 
-NO_SECRET = b""
-"""The installation's secret is for login links, and none is made here."""
+NO_SECRET = b""  # the installation's secret is for login links, and none is made here
 
 
 class RelayedAccounts(Accounts):

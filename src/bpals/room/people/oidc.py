@@ -28,12 +28,10 @@ from joserfc.jwk import KeySet
 
 from bpals.errors import UnknownName, UsageError
 
-FLOW_S = 600
-"""How long one may take at the provider."""
+FLOW_S = 600  # how long one may take at the provider
 FETCH_S = 10.0
 MOST_BYTES = 1 << 20
-KNOWN_S = 3600
-"""How long the provider's addresses and keys are believed."""
+KNOWN_S = 3600  # how long the provider's addresses and keys are believed
 LEEWAY_S = 60
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
 """Signatures with a public key only: neither `none` nor a shared secret."""
@@ -55,8 +53,7 @@ class OidcFailed(Exception):
 class OidcSettings:
     """What an admin writes down of a provider."""
 
-    name: str
-    """As the login page calls it."""
+    name: str  # as the login page calls it
     issuer: str
     client_id: str
     client_secret: str = field(repr=False)
@@ -67,12 +64,9 @@ class OidcSettings:
 class Person:
     """Whom the provider vouches for."""
 
-    subject: str
-    """Its own name for the person: see `subject_of`."""
-    invited: str | None
-    """The same by verified address, if the provider verified one."""
-    after: str
-    """The page the person wanted."""
+    subject: str  # its own name for the person: see `subject_of`
+    invited: str | None  # the same by verified address, if the provider verified one
+    after: str  # the page the person wanted
 
 
 def subject_of(issuer: str, sub: str) -> str:

@@ -44,10 +44,8 @@ COMMON = frozenset(
 
 
 SHORTEST, LONGEST = 10, 256
-AT_ONCE = 2
-"""Hashes at one moment."""
-MEMORY_KIB, PASSES = 32 << 10, 2
-"""What a hash costs: 32 MiB, filled twice; OWASP's least is 19 MiB, filled twice."""
+AT_ONCE = 2  # hashes at one moment
+MEMORY_KIB, PASSES = 32 << 10, 2  # what a hash costs: 32 MiB, filled twice; OWASP's least is 19 MiB, filled twice
 
 _LOOKALIKES = str.maketrans("@4301!$5+7", "aaeoiisstt")
 _ROWS = (

@@ -25,8 +25,7 @@ SECRET_BYTES = 32
 OWNER_ONLY = 0o600
 
 
-NEVER = "there was none"
-"""Why a secret is new in a room that was never opened."""
+NEVER = "there was none"  # why a secret is new in a room that was never opened
 
 
 def read_secret(path: Path) -> tuple[bytes, str]:
@@ -64,8 +63,7 @@ def _unfit(path: Path) -> str:
     return "" if found.st_size == SECRET_BYTES else "it was cut off"
 
 
-MOST_KEYS = 10_000
-"""Keys that are remembered; the one that was tried longest ago is forgotten first."""
+MOST_KEYS = 10_000  # keys that are remembered; the one that was tried longest ago is forgotten first
 
 
 class Throttle:
@@ -106,8 +104,7 @@ class Throttle:
             self._tries.pop(key, None)
 
 
-SEEN_EVERY_S = 60
-"""`seen` is written at most this often: a request that only reads stays one that only reads."""
+SEEN_EVERY_S = 60  # `seen` is written at most this often: a request that only reads stays one that only reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +113,8 @@ class Visit:
 
     began: float
     seen: float
-    ends: float
-    """At the latest, however often it is used; without a request it ends before."""
-    this: bool
-    """The one that asks."""
+    ends: float  # at the latest, however often it is used; without a request it ends before
+    this: bool  # the one that asks
 
 
 class Sessions:

@@ -37,8 +37,7 @@ NOT_VOUCHED = Problem(status=401, code="oidc", message="The provider did not say
 NOT_INVITED = Problem(status=403, code="oidc", message="You have no account here. Ask an admin of the room for one.")
 
 TRIES_OF_ACCOUNT = 10
-TRIES_OF_ADDRESS = 60
-"""A whole clinic may stand behind one address."""
+TRIES_OF_ADDRESS = 60  # a whole clinic may stand behind one address
 WINDOW_S = 900
 
 

@@ -70,10 +70,8 @@ class Problem:
     """Why a request was not done."""
 
     status: int
-    code: str
-    """One word, for a program."""
-    message: str
-    """One sentence of ours, for a person: nothing that came with the request stands in it."""
+    code: str  # one word, for a program
+    message: str  # one sentence of ours, for a person: nothing that came with the request stands in it
     more: Mapping[str, Any] = field(default_factory=dict)
     """What else the reply holds, such as the newer version of a reading."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -169,8 +167,7 @@ QUERIES: Mapping[str, frozenset[str]] = {
 }
 """What may stand behind the ? of a route; everywhere else nothing may."""
 
-PAGES_AFTER_LOGIN = ("/read", "/adjudicate", "/progress", "/account")
-"""Where one may be sent after logging in."""
+PAGES_AFTER_LOGIN = ("/read", "/adjudicate", "/progress", "/account")  # where one may be sent after logging in
 
 
 def first_page(account: Account, study: Study) -> str:
@@ -190,8 +187,7 @@ NOT_JSON = Problem(status=415, code="type", message="Send JSON.")
 TOO_LONG = Problem(status=413, code="too_long", message="That is longer than anything this room takes.")
 TOO_SLOW = Problem(status=408, code="too_slow", message="It took too long to arrive. Send it again.")
 BAD_FORM = Problem(status=422, code="invalid", message="Some field is missing, doubled or unknown.")
-NO_SOCKETS = 1008
-"""The code with which a websocket is closed: policy."""
+NO_SOCKETS = 1008  # the code with which a websocket is closed: policy
 
 
 class Guard:

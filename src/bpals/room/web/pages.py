@@ -65,8 +65,7 @@ def _asset(name: str, content: bytes) -> Asset:
 
 router = APIRouter()
 
-FOREVER = "public, max-age=31536000, immutable"
-"""For an asset under the address that names its content."""
+FOREVER = "public, max-age=31536000, immutable"  # for an asset under the address that names its content
 
 
 @router.get("/healthz")

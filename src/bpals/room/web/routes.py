@@ -38,10 +38,8 @@ from bpals.types import Refusal
 FilmNumber = Annotated[str, Path(pattern=r"^(0|[1-9][0-9]{0,3})$")]
 """Digits and nothing else: as an int, 1.0 and a blank before it would do."""
 
-PROJECTORS = 8
-"""Films that are decoded or sent together: while they wait for the disk, answers are still saved."""
-HELD_S = 3600
-"""How long the browser of this session may keep a film: the next cases are fetched ahead."""
+PROJECTORS = 8  # films that are decoded or sent together: while they wait for the disk, answers are still saved
+HELD_S = 3600  # how long the browser of this session may keep a film: the next cases are fetched ahead
 
 
 async def film_response(request: Request, room: Room, find: Callable[[], str], number: str) -> Response:

@@ -25,8 +25,7 @@ from bpals.room.people.accounts import AccountCard
 LOGGER = "bpals.room"
 QUIET = ("sqlalchemy", "PIL", "pydicom", "httpx", "httpcore", "asyncio", "multipart", "uvicorn.access")
 """Packages that write rows, tags, addresses or parts of files when they are asked for details."""
-TRUSTED = ("bpals.room", "uvicorn.error")
-"""Loggers whose sentences are fixed; those of others are withheld."""
+TRUSTED = ("bpals.room", "uvicorn.error")  # loggers whose sentences are fixed; those of others are withheld
 
 
 class RoomFormatter(logging.Formatter):
@@ -109,10 +108,8 @@ class Binding:
     port: int = 8765
     certificate: Path | None = None
     key: Path | None = None
-    behind_proxy: str | None = None
-    """The proxy's address: what it says of who asks is believed, and of nobody else."""
-    public: str | None = None
-    """The address as browsers write it, where it is not this one: https://room.example.org."""
+    behind_proxy: str | None = None  # the proxy's address: what it says of who asks is believed, and of nobody else
+    public: str | None = None  # the address as browsers write it, where it is not this one: https://room.example.org
 
     @property
     def origin(self) -> str:
@@ -166,8 +163,7 @@ def check_binding(binding: Binding, cards: list[AccountCard]) -> None:
         raise UsageError(f"{binding.host} is no address that a browser can open. Add: --public-url https://HOST")
 
 
-HEAD_S = 10.0
-"""How long the head of a request may take to arrive."""
+HEAD_S = 10.0  # how long the head of a request may take to arrive
 HEAD_BYTES = 32 << 10
 IDLE_S = 30
 MOST_CONNECTIONS = 500

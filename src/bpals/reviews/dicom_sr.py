@@ -1,7 +1,7 @@
-"""DICOM SR: a measurement report (TID 1500) a reading, only for films that are DICOM themselves.
+"""DICOM SR: one measurement report (TID 1500) per reading, only for films that are DICOM themselves.
 
-A report belongs to the study of its film and carries that patient's name, as the film does: treat both alike. A PNG has
-no study, series or instance; none is invented for it. What the readers came to together is a report of its own, by its
+A report belongs to the study of its film and carries that patient's name, as the film does: protect both alike. A PNG
+has no study, series or instance; none is invented for it. What the readers came to together is a report of its own, by its
 adjudicator, or by the device `bpals` where the reads themselves settled it.
 """
 
@@ -20,8 +20,8 @@ import polars as pl
 from bpals.errors import MissingExtra, TruthError, UsageError
 from bpals.reviews.exchange import TRUTH, Films, Found, Written, as_boxes, boxes_of, no_reads, table_of, truths_of
 from bpals.reviews.labelstudio import READING
+from bpals.reviews.verdicts import counted
 from bpals.text import several
-from bpals.types import Notice
 from bpals.version import VERSION
 
 GIVEN_BACK = (
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def write(reviews: pl.DataFrame, films: Films) -> Written:
-    """Write one report a reading; films that are no DICOM are counted, and none at all is refused."""
+    """Write one report per reading; films that are no DICOM are counted, and none at all is refused."""
     _needed()
     files: dict[str, bytes] = {}
     others: list[str] = []
@@ -66,7 +66,7 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
         )
     no_dicom = several(len(others), "film that is", "films that are")
     message = f"not in it: {several(left_out, 'read')} of {no_dicom} no DICOM (first: {(others or ['-'])[0]})"
-    return Written(files=files, notices=(Notice(code="no_dicom", count=left_out, message=message),) * bool(left_out))
+    return Written(files=files, notices=tuple(counted("no_dicom", left_out, message)))
 
 
 def _needed() -> None:
@@ -97,9 +97,9 @@ def _truth(rows: list[Row], content: bytes) -> tuple[str, bytes]:
     known = [f"{SETTLED} {row['study']} {row['image_id']} {row['finding']} {row['truth_at']}" for row in rows]
     groups = []
     for row, identifier in zip(rows, known, strict=True):
-        said = _said(row["finding"], row["truth"], SETTLED, identifier, film)
-        _add_texts(said, row, ("study", *TRUTH.names()))
-        groups.append(said)
+        group = _verdict_group(row["finding"], row["truth"], SETTLED, identifier, film)
+        _add_texts(group, row, ("study", *TRUTH.names()))
+        groups.append(group)
     return _document(film, groups, _by_device() if by is None else _by_person(by), known)
 
 
@@ -167,8 +167,8 @@ def _groups(row: Row, film: Any) -> list[Any]:
     """Write the verdict as one group of evaluations, and each box as a region of its own with the same tracking id."""
     from highdicom import sr  # noqa: PLC0415
 
-    said = _said(row["finding"], row["verdict"], row["phase"], row["external_id"], film)
-    _add_texts(said, row, (*GIVEN_BACK, "note"))
+    verdict = _verdict_group(row["finding"], row["verdict"], row["phase"], row["external_id"], film)
+    _add_texts(verdict, row, (*GIVEN_BACK, "note"))
     tracking = {"uid": _uid("review", row["external_id"]), "identifier": row["external_id"]}
     regions = []
     for x, y, width, height in boxes_of(row["box"]):
@@ -181,10 +181,10 @@ def _groups(row: Row, film: Any) -> list[Any]:
                 finding_type=_code(row["finding"]),
             )
         )
-    return [said, *regions]
+    return [verdict, *regions]
 
 
-def _said(finding: str, verdict: str, session: str, identifier: str, film: Any) -> Any:
+def _verdict_group(finding: str, verdict: str, session: str, identifier: str, film: Any) -> Any:
     """Write one verdict about a film."""
     from highdicom import sr  # noqa: PLC0415
 
@@ -253,13 +253,8 @@ def read(files: Mapping[str, bytes], name: str) -> Found:
             f"{name} holds no report that bpals wrote. Export them with --format dicom-sr, or name another"
         )
     message = f"{name}: {several(strange, 'file is no report', 'files are no reports')} of bpals: left out"
-    return Found(
-        table=table_of(rows, name),
-        notices=(
-            *(Notice(code="strange_files", count=strange, message=message),) * bool(strange),
-            *no_reads(name, settled),
-        ),
-    )
+    notices = (*counted("strange_files", strange, message), *no_reads(name, settled))
+    return Found(table=table_of(rows, name), notices=notices)
 
 
 def _reads(content: bytes) -> Iterable[Row]:
@@ -273,12 +268,12 @@ def _reads(content: bytes) -> Iterable[Row]:
         try:
             document = pydicom.dcmread(io.BytesIO(content))
             for group in _groups_of(document):
-                told = {_word(item): item.TextValue for item in group.ContentSequence if item.ValueType == "TEXT"}
-                tracked = str(told.get("112039") or "")
-                if "truth" in told:
-                    rows[tracked] = {"truth": told["truth"]}
-                elif "external_id" in told:
-                    rows[tracked] = {name: told.get(name) for name in GIVEN_BACK} | {"note": told.get("note")}
+                texts = {_word(item): item.TextValue for item in group.ContentSequence if item.ValueType == "TEXT"}
+                tracked = str(texts.get("112039") or "")  # DCM: Tracking Identifier
+                if "truth" in texts:
+                    rows[tracked] = {"truth": texts["truth"]}
+                elif "external_id" in texts:
+                    rows[tracked] = {name: texts.get(name) for name in (*GIVEN_BACK, "note")}
                 boxes.setdefault(tracked, []).extend(
                     _box(item) for item in group.ContentSequence if item.ValueType == "SCOORD"
                 )
@@ -293,9 +288,9 @@ def _reads(content: bytes) -> Iterable[Row]:
 def _groups_of(document: Any) -> Iterator[Any]:
     """Give the measurement groups, which lie two containers deep."""
     for container in document.ContentSequence:
-        if container.ValueType == "CONTAINER" and _word(container) == "126010":
+        if container.ValueType == "CONTAINER" and _word(container) == "126010":  # DCM: Imaging Measurements
             for group in container.ContentSequence:
-                if _word(group) == "125007":
+                if _word(group) == "125007":  # DCM: Measurement Group
                     yield group
 
 

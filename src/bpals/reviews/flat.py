@@ -1,4 +1,4 @@
-"""CSV and Parquet: one row a reader, film, finding and phase, as the tools of multi-reader studies want it.
+"""CSV and Parquet: one row per reader, film, finding and phase, as the tools of multi-reader studies want it.
 
 A spreadsheet takes a cell that begins with = + - or @ for a formula, in full width too. Such a cell goes out behind an
 apostrophe, and so does one that begins with an apostrophe; coming in, one apostrophe is taken off again.
@@ -40,9 +40,9 @@ def write_parquet(reviews: pl.DataFrame, _films: Films) -> Written:
 
 
 def _wide(reviews: pl.DataFrame) -> pl.DataFrame:
-    """Put the columns in order, among them a rating from 0 to 100, and beside it what the readers came to.
+    """Put the columns in order, among them a rating from 0 to 100, and what the readers came to.
 
-    Who gave no confidence in a verdict is taken to be sure of it.
+    A verdict without a confidence counts as a sure one.
     """
     side = pl.col("verdict").replace_strict(SIDE, default=None, return_dtype=pl.Float64)
     rating = 50 + side * pl.col("confidence").fill_null(100)

@@ -426,7 +426,7 @@ def read_sheet(path: Path, typed: str = "") -> Sheet:
 
 
 def _request(option: str, typed: str, split: str) -> _Request:
-    # an audit has one option per file for the rows that it wants; a scorecard has one for all.
+    # An audit has one option per file for the rows that it wants; a scorecard has one for all.
     picks = "--split" if option in ("--reference", "--readers") else f"{option}-split"
     if split not in SPLITS:
         raise UnknownName.of("split", split, SPLITS, where=picks)

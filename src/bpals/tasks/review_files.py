@@ -29,6 +29,7 @@ from bpals.store.files import sha256, sync_folder, write_durably
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import is_there, ledger_of, open_ledger
 from bpals.store.ledger.relay import Work, have_done, is_served
+from bpals.store.ledger.schema import now
 from bpals.store.tables import TableWords, open_table, read_bytes
 from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks.image_access import LISTING
@@ -145,8 +146,8 @@ def import_reviews(
     checked = exchange.checked(_of_the_vocabulary(found.table, vocabulary, path), str(path), reader)
     whole, strange = _of_known_films(checked, known, path)
     told, replaced = exchange.standing(whole)
-    notices = [*found.notices, *strange, *replaced, *_unaudited(told, vocabulary), *exchange.said_twice(told)]
-    reads = exchange.dated(identified(told))
+    notices = [*found.notices, *strange, *replaced, *_unaudited(told, vocabulary), *exchange.repeated(told)]
+    reads = identified(told).with_columns(pl.col("at").fill_null(now()))
     progress("keeping them", 0.5)
     new = _kept(home, ledger, reads, f"{path.name} {digest}")
     return Imported(reviews=new, read=whole.height, already=told.height - new.height, notices=tuple(notices))
@@ -205,7 +206,7 @@ def _write(target: Path, files: Mapping[str, bytes]) -> None:
     try:
         if "" in files:
             write_durably(part, files[""])
-            # a link refuses a name that is taken; a rename would overwrite what came there meanwhile.
+            # A link refuses a name that is taken; a rename would overwrite what came there meanwhile.
             os.link(part, target)
         else:
             part.mkdir()

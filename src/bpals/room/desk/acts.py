@@ -20,10 +20,11 @@ from bpals.room.desk.readings import (
     check_reason,
     check_spent,
     complete,
+    review_row,
 )
 from bpals.room.desk.settling import settle
 from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import DRAWN, READING, STUDY, now
+from bpals.store.ledger.schema import DRAWN, READING, STUDY
 from bpals.store.ledger.verdicts import store_reviews
 from bpals.text import several
 
@@ -56,9 +57,8 @@ _LOCKED = Ready(
 )
 
 
-def draft(request: Request, version: int, answer: Answer) -> Saved:
+def draft(tx: Transaction, request: Request, version: int, answer: Answer) -> Saved:
     """Keep what is written so far."""
-    tx = request.tx
     row = _writable(tx, request.subject, version)
     if row.state == "skipped":
         raise NotNow("you skipped this case. Undo the skip, then write")
@@ -67,12 +67,13 @@ def draft(request: Request, version: int, answer: Answer) -> Saved:
     if row.state == "released" and readings.take_again(tx, row):
         state = "leased"
     new = readings.change(tx, row, answer=answer.as_json(), **_still_here(tx, state))
-    return _finish(request, row, state=state, version=new, said={"answer": answer.as_dict()})
+    return _finish(tx, request, row, state=state, version=new, said={"answer": answer.as_dict()})
 
 
-def lock(request: Request, version: int, answer: Answer, spent: Spent, signal: str | None = None) -> Saved:
+def lock(
+    tx: Transaction, request: Request, version: int, answer: Answer, spent: Spent, signal: str | None = None
+) -> Saved:
     """Store the blind read for good; `signal` is the version that the reader is shown next."""
-    tx = request.tx
     row = readings.find(tx, request.subject)
     if row.state in {"locked", "done"}:
         raise NotNow("this case is locked: the blind read stands. To change it, amend it with a reason")
@@ -84,21 +85,20 @@ def lock(request: Request, version: int, answer: Answer, spent: Spent, signal: s
     check_spent(spent)
     verdicts = complete(answer, findings, tx.study.unmarked)
     if row.state == "released" and not readings.take_again(tx, row):
-        return _keep_only(request, row, answer)
+        return _keep_only(tx, request, row, answer)
     values = _still_here(tx, "locked") | ({} if signal is None else {"signal": signal})
     new = readings.change(tx, row, answer=answer.as_json(), locked=tx.now, **values)
     sealed = _store(tx, row, answer, verdicts, phase="blind", spent=spent)
     told = {"answer": answer.as_dict(), "reviews": sealed}
-    saved = _finish(request, row, state="locked", version=new, said=told)
+    saved = _finish(tx, request, row, state="locked", version=new, said=told)
     if signal is not None:
         _log_reveal(tx, row.reading_id, state="locked", version=new, signal=signal)
     _after_lock(tx, row)
     return saved
 
 
-def second(request: Request, version: int, answer: Answer, spent: Spent, signal: str | None) -> Saved:
+def second(tx: Transaction, request: Request, version: int, answer: Answer, spent: Spent, signal: str | None) -> Saved:
     """Store what the reader says after the reveal, apart from the blind read."""
-    tx = request.tx
     row = readings.find(tx, request.subject)
     if not tx.study.reveal:
         raise NotNow("this study shows nothing after the lock, so there is no second read")
@@ -117,12 +117,11 @@ def second(request: Request, version: int, answer: Answer, spent: Spent, signal:
     new = readings.change(tx, row, answer=answer.as_json(), state="done", signal=seen)
     sealed = _store(tx, row, answer, verdicts, phase="second", spent=spent, signal=seen)
     told = {"answer": answer.as_dict(), "reviews": sealed, "signal": seen}
-    return _finish(request, row, state="done", version=new, said=told)
+    return _finish(tx, request, row, state="done", version=new, said=told)
 
 
-def amend(request: Request, version: int, answer: Answer, reason: str) -> Saved:
+def amend(tx: Transaction, request: Request, version: int, answer: Answer, reason: str) -> Saved:
     """Store a correction of a locked read beside it, with the reason; the first one stays."""
-    tx = request.tx
     row = readings.find(tx, request.subject)
     if row.state not in {"locked", "done"}:
         raise NotNow("this case is not locked: write and lock it, there is nothing to amend yet")
@@ -134,14 +133,13 @@ def amend(request: Request, version: int, answer: Answer, reason: str) -> Saved:
     new = readings.change(tx, row, answer=answer.as_json())
     sealed = _store(tx, row, answer, verdicts, phase="amended", signal=row.signal)
     told = {"answer": answer.as_dict(), "reviews": sealed, "reason": why}
-    saved = _finish(request, row, state=row.state, version=new, said=told)
+    saved = _finish(tx, request, row, state=row.state, version=new, said=told)
     settle(tx, row.case_id)
     return saved
 
 
-def skip(request: Request, version: int) -> Saved:
+def skip(tx: Transaction, request: Request, version: int) -> Saved:
     """Give the case to another reader; what was written stays with its writer."""
-    tx = request.tx
     row = _writable(tx, request.subject, version)
     if row.state == "skipped":
         raise NotNow("you skipped this case already")
@@ -150,18 +148,17 @@ def skip(request: Request, version: int) -> Saved:
     if row.state == "leased":
         readings.give_back(tx, row, "skipped")
     new = readings.change(tx, row, state="skipped")
-    return _finish(request, row, state="skipped", version=new, said={})
+    return _finish(tx, request, row, state="skipped", version=new, said={})
 
 
-def undo(request: Request, version: int) -> Saved:
+def undo(tx: Transaction, request: Request, version: int) -> Saved:
     """Take back a skip, or the last lock where nothing was revealed; the history keeps both."""
-    tx = request.tx
     row = readings.find(tx, request.subject)
     readings.check_version(tx, row, version)
     if row.state == "locked" and not tx.study.reveal:
         held = {"state": "leased", "locked": None, "held_until": tx.lease_end}
         new = readings.change(tx, row, **held)
-        return _finish(request, row, state="leased", version=new, said={"undone": "lock"})
+        return _finish(tx, request, row, state="leased", version=new, said={"undone": "lock"})
     if row.state == "locked" or (row.state == "done" and tx.study.reveal):
         raise NotNow("the label was shown after this lock: the blind read stands. To change it, amend it with a reason")
     if row.state == "done":
@@ -171,7 +168,7 @@ def undo(request: Request, version: int) -> Saved:
     if not readings.take_again(tx, row):
         raise NotNow("the case that you skipped has gone to another reader; what you wrote is kept")
     new = readings.change(tx, row)
-    return _finish(request, row, state="leased", version=new, said={"undone": "skip"})
+    return _finish(tx, request, row, state="leased", version=new, said={"undone": "skip"})
 
 
 def _writable(tx: Transaction, reading_id: str, version: int) -> Any:
@@ -192,17 +189,19 @@ def _still_here(tx: Transaction, state: str) -> dict[str, Any]:
     return {"state": state, "held_until": tx.lease_end}
 
 
-def _keep_only(request: Request, row: Row[Any], answer: Answer) -> Saved:
+def _keep_only(tx: Transaction, request: Request, row: Row[Any], answer: Answer) -> Saved:
     """Keep the answer as a draft where the case has all its readers: nothing is lost, and no reader too many counts."""
-    new = readings.change(request.tx, row, answer=answer.as_json())
+    new = readings.change(tx, row, answer=answer.as_json())
     told = {"answer": answer.as_dict(), "kept": True}
-    return _finish(request, row, state="released", version=new, said=told)
+    return _finish(tx, request, row, state="released", version=new, said=told)
 
 
-def _finish(request: Request, row: Row[Any], *, state: str, version: int, said: dict[str, Any]) -> Saved:
+def _finish(
+    tx: Transaction, request: Request, row: Row[Any], *, state: str, version: int, said: dict[str, Any]
+) -> Saved:
     reply = {"reading_id": row.reading_id, "version": version, "state": state}
     detail = {**said, "state": state, "version": version}
-    return request.finish(reply, detail, reading_id=row.reading_id)
+    return request.finish(tx, reply, detail, reading_id=row.reading_id)
 
 
 def _store(
@@ -222,25 +221,18 @@ def _store(
         inclusion = dict.fromkeys(verdicts, max(filter(None, inclusion.values()), default=None))
     active, wall = _bounded(tx, row, spent)
     saw = phase == "second" or (phase == "amended" and tx.study.reveal)
-    same = {
-        "study_id": tx.study_id,
-        "reading_id": row.reading_id,
-        "image_id": row.image_id,
-        "reader": tx.account.name,
-        "phase": phase,
-        "round": 0,
-        "repeat": int(readings.is_repeat(row)),
-        "saw_signal": int(saw),
-        "signal": signal if saw else None,
-        "note": answer.note or None,
-        "quality": answer.quality,
-        "devices": answer.devices,
-        "active_s": active,
-        "wall_s": wall,
-        "position": row.position,
-        "source": "room",
-        "at": now(),
-    }
+    same = review_row(
+        tx,
+        row,
+        phase,
+        saw_signal=int(saw),
+        signal=signal if saw else None,
+        note=answer.note or None,
+        quality=answer.quality,
+        devices=answer.devices,
+        active_s=active,
+        wall_s=wall,
+    )
     return store_reviews(
         tx.connection,
         [

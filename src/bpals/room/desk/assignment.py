@@ -6,7 +6,6 @@ the seed of the study. A lease ends by the database's clock: the case goes back,
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from bpals.room.desk.readings import (
     Transaction,
     Verdict,
     WhyNone,
+    shuffled,
 )
 from bpals.room.desk.settling import settle
 from bpals.room.desk.study import Study
@@ -110,11 +110,6 @@ def _of_batch(*more: Any) -> Ready:
 _LOWEST, _OF_BATCH = _lowest(), _of_batch()
 _BEGUN = CASE.c.taken > 0
 _LOWEST_BEGUN, _BEGUN_OF_BATCH = _lowest(_BEGUN), _of_batch(_BEGUN)
-
-
-def shuffled(seed: int, *names: object) -> str:
-    """Give a text by which things are ordered as if at random, and the same way each time."""
-    return hashlib.sha256("\0".join(map(str, (seed, *names))).encode()).hexdigest()
 
 
 def sweep(tx: Transaction) -> None:
@@ -531,7 +526,7 @@ def _said(tx: Transaction, reading_id: str) -> dict[str, dict[str, Any]]:
     """Give phase -> finding -> what is stored of it."""
     said: dict[str, dict[str, Any]] = {}
     for one in _SAID.rows(tx.connection, wanted_id=reading_id):
-        # a later row stands instead of an earlier one: undone and read again.
+        # A later row stands instead of an earlier one: undone and read again.
         said.setdefault(one.phase, {})[one.finding] = one
     return said
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import polars as pl
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from bpals.errors import NotNow, UsageError
-from bpals.room.desk import acts, adjudication, assignment, readings
+from bpals.room.desk import acts, assignment, readings, settling
 from bpals.room.desk.assignment import Floors, why_none
 from bpals.room.desk.readings import (
     Answer,
@@ -119,8 +119,8 @@ class Desk:
 
     def draft(self, account: Account, reading_id: str, *, version: int, key: str, answer: Answer) -> Saved:
         """Keep what is written so far."""
-        ask = _Ask(action="draft", subject=reading_id, key=key, content=answer.as_json())
-        return self._keyed(account, ask, lambda request: acts.draft(request, version, answer))
+        request = Request(action="draft", subject=reading_id, key=key, content=answer.as_json())
+        return self._once(account, request, lambda tx: acts.draft(tx, request, version, answer))
 
     def lock(
         self,
@@ -137,8 +137,10 @@ class Desk:
 
         `signal` is the version that the reader is shown as soon as this returns.
         """
-        ask = _Ask(action="lock", subject=reading_id, key=key, content=answer.as_json())
-        saved = self._goes_on(account, ask, lambda request: acts.lock(request, version, answer, spent, signal))
+        request = Request(action="lock", subject=reading_id, key=key, content=answer.as_json())
+        saved = self._once(
+            account, request, lambda tx: acts.lock(tx, request, version, answer, spent, signal), view=True
+        )
         if saved.reply["state"] == "released":
             raise NotNow("your time for this case had ended and it has gone to another reader; what you wrote is kept")
         return saved
@@ -158,23 +160,23 @@ class Desk:
 
         `signal` is the version that was on the screen; without it, the one that was revealed last.
         """
-        ask = _Ask(action="second", subject=reading_id, key=key, content=answer.as_json())
-        return self._keyed(account, ask, lambda request: acts.second(request, version, answer, spent, signal))
+        request = Request(action="second", subject=reading_id, key=key, content=answer.as_json())
+        return self._once(account, request, lambda tx: acts.second(tx, request, version, answer, spent, signal))
 
     def skip(self, account: Account, reading_id: str, *, version: int, key: str) -> Saved:
         """Leave a case to others."""
-        ask = _Ask(action="skip", subject=reading_id, key=key)
-        return self._goes_on(account, ask, lambda request: acts.skip(request, version))
+        request = Request(action="skip", subject=reading_id, key=key)
+        return self._once(account, request, lambda tx: acts.skip(tx, request, version), view=True)
 
     def undo(self, account: Account, reading_id: str, *, version: int, key: str) -> Saved:
         """Take back a skip, or the last lock where the study does not reveal."""
-        ask = _Ask(action="undo", subject=reading_id, key=key)
-        return self._goes_on(account, ask, lambda request: acts.undo(request, version))
+        request = Request(action="undo", subject=reading_id, key=key)
+        return self._once(account, request, lambda tx: acts.undo(tx, request, version), view=True)
 
     def amend(self, account: Account, reading_id: str, *, version: int, key: str, answer: Answer, reason: str) -> Saved:
         """Correct a locked read, with a reason; the first one stays beside it."""
-        ask = _Ask(action="amend", subject=reading_id, key=key, content=f"{answer.as_json()}\0{reason}")
-        return self._goes_on(account, ask, lambda request: acts.amend(request, version, answer, reason))
+        request = Request(action="amend", subject=reading_id, key=key, content=f"{answer.as_json()}\0{reason}")
+        return self._once(account, request, lambda tx: acts.amend(tx, request, version, answer, reason), view=True)
 
     def bring_back(self, account: Account) -> int:
         """Offer the reader again what they skipped and nobody else has taken; say how many those are."""
@@ -186,11 +188,11 @@ class Desk:
 
     def adjudication_next(self, account: Account) -> Disagreement | None:
         """Give a case that waits for this adjudicator."""
-        return self._read(account, adjudication.next_disagreement)
+        return self._read(account, settling.next_disagreement)
 
     def disagreement(self, account: Account, case_id: int) -> Disagreement:
         """Give one disputed case as it stands now."""
-        return self._read(account, lambda tx: adjudication.disagreement(tx, case_id))
+        return self._read(account, lambda tx: settling.disagreement(tx, case_id))
 
     def adjudicate(
         self,
@@ -204,24 +206,24 @@ class Desk:
     ) -> Saved:
         """Settle every disputed finding: finding -> verdict and how; StaleVersion if a reader amended meanwhile."""
         content = log.canonical([sorted(verdicts.items()), note])
-        ask = _Ask(action="adjudicate", subject=str(case_id), key=key, content=content)
-        return self._keyed(account, ask, lambda request: adjudication.adjudicate(request, pinned, verdicts, note))
+        request = Request(action="adjudicate", subject=str(case_id), key=key, content=content)
+        return self._once(account, request, lambda tx: settling.adjudicate(tx, request, pinned, verdicts, note))
 
     def round_next(self, account: Account) -> Disagreement | None:
         """Give a discussion in which this reader is asked again."""
-        return self._read(account, adjudication.next_round)
+        return self._read(account, settling.next_round)
 
     def round(self, account: Account, case_id: int) -> Disagreement:
         """Give one discussion of this reader, as it stands now."""
-        return self._read(account, lambda tx: adjudication.round_of(tx, case_id))
+        return self._read(account, lambda tx: settling.round_of(tx, case_id))
 
     def round_answer(
         self, account: Account, case_id: int, *, round_: int, key: str, verdicts: Mapping[str, str], note: str = ""
     ) -> Saved:
         """Answer a round of a discussion: finding -> verdict."""
         content = log.canonical([round_, sorted(verdicts.items()), note])
-        ask = _Ask(action="round", subject=str(case_id), key=key, content=content)
-        return self._keyed(account, ask, lambda request: adjudication.answer_round(request, round_, verdicts, note))
+        request = Request(action="round", subject=str(case_id), key=key, content=content)
+        return self._once(account, request, lambda tx: settling.answer_round(tx, request, round_, verdicts, note))
 
     def note_width(self, width: float) -> bool:
         """Tell the desk how wide the interval of the error rate is; say whether the study has stopped."""
@@ -287,31 +289,19 @@ class Desk:
     def _read(self, account: Account, work: Callable[[Transaction], _Given]) -> _Given:
         return self.ledger.look(lambda connection: work(self._transaction(connection, account)))
 
-    def _goes_on(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
-        """Do what is asked once, and give with the receipt the reading with which the page goes on."""
+    def _once(
+        self, account: Account, request: Request, work: Callable[[Transaction], Saved], *, view: bool = False
+    ) -> Saved:
+        """Do what is requested once: the same key again gives the first receipt.
+
+        With `view` the receipt holds the reading as it stands now, with which the page goes on.
+        """
 
         def once(tx: Transaction) -> Saved:
-            return assignment.with_reading(tx, self._once(tx, ask, work), ask.subject)
+            saved = request.done_before(tx) or work(tx)
+            return assignment.with_reading(tx, saved, request.subject) if view else saved
 
         return self._write(account, once)
-
-    def _keyed(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
-        """Do what is asked once: the same key again gives the first receipt."""
-        return self._write(account, lambda tx: self._once(tx, ask, work))
-
-    def _once(self, tx: Transaction, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
-        request = Request(tx=tx, **asdict(ask))
-        return request.done_before() or work(request)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ask:
-    """A request before its transaction."""
-
-    action: str
-    subject: str
-    key: str
-    content: str = ""
 
 
 def _enter(connection: Connection, study: Study) -> int:

@@ -16,7 +16,7 @@ from bpals.errors import NotYours, Refused, StaleVersion
 from bpals.room.desk.study import Account, Study, Unmarked
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.log import ROOM, Log, recall
-from bpals.store.ledger.schema import ACCOUNT, CASE, DRAWN, READING, REVIEW, VERDICTS
+from bpals.store.ledger.schema import ACCOUNT, CASE, DRAWN, READING, REVIEW, VERDICTS, now
 
 Verdict = Literal["present", "absent", "uncertain", "unreadable"]
 Quality = Literal["good", "limited", "unreadable"]
@@ -323,28 +323,26 @@ class Transaction:
 class Request:
     """What somebody asks to be changed, with the key by which the same request is known again."""
 
-    tx: Transaction
     action: str
     subject: str  # the reading, or the case
     key: str
-    content: str  # what is said, as text: the same key with another content is another request, and refused
+    content: str = ""  # what is said, as text: the same key with another content is another request, and refused
 
     @property
     def digest(self) -> str:
         """Tell this request from any other."""
-        told = f"{self.action}\0{self.subject}\0{self.content}"
-        # a text that no database keeps is refused later, in words; here it is only told from others.
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        text = f"{self.action}\0{self.subject}\0{self.content}"
+        # A text that no database keeps is refused later, in words; here it is only told from others.
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    @property
-    def own_key(self) -> str:
+    def own_key(self, tx: Transaction) -> str:
         """The key, among the keys of this person: another's does not answer here."""
-        return f"{self.tx.account.account_id}:{self.key}"
+        return f"{tx.account.account_id}:{self.key}"
 
-    def done_before(self) -> Saved | None:
+    def done_before(self, tx: Transaction) -> Saved | None:
         """Give the receipt of this request if it was done already."""
         check_key(self.key)
-        entry = recall(self.tx.connection, self.own_key)
+        entry = recall(tx.connection, self.own_key(tx))
         if entry is None:
             return None
         if json.loads(entry.detail).get("request") != self.digest or entry.reply is None:
@@ -352,15 +350,16 @@ class Request:
         reply = json.loads(entry.reply)
         return Saved(version=reply["version"], reply=reply)
 
-    def finish(self, reply: Mapping[str, Any], detail: Mapping[str, Any], *, reading_id: str | None = None) -> Saved:
+    def finish(
+        self, tx: Transaction, reply: Mapping[str, Any], detail: Mapping[str, Any], *, reading_id: str | None = None
+    ) -> Saved:
         """Write the entry with the reply, and give the receipt."""
-        told = {**detail, "request": self.digest, "study": self.tx.study_id}
-        self.tx.log.append(
-            actor=self.tx.account.name,
+        tx.log.append(
+            actor=tx.account.name,
             action=self.action,
-            detail=told,
+            detail={**detail, "request": self.digest, "study": tx.study_id},
             reading_id=reading_id,
-            key=self.own_key,
+            key=self.own_key(tx),
             reply=reply,
         )
         return Saved(version=int(reply["version"]), reply=dict(reply))
@@ -504,6 +503,28 @@ def take_again(tx: Transaction, row: Row[Any]) -> bool:
     move(tx, row.reading_id, state="leased", slot=slot, held_until=tx.lease_end)
     count_taken(tx, row.case_id, 1)
     return True
+
+
+def shuffled(seed: int, *names: object) -> str:
+    """Give a text by which things are ordered as if at random, and the same way each time."""
+    return hashlib.sha256("\0".join(map(str, (seed, *names))).encode()).hexdigest()
+
+
+def review_row(tx: Transaction, row: Row[Any], phase: str, **values: Any) -> dict[str, Any]:
+    """Give what all reviews of one reading and phase have in common; finding and verdict are added."""
+    return {
+        "study_id": tx.study_id,
+        "reading_id": row.reading_id,
+        "image_id": row.image_id,
+        "reader": tx.account.name,
+        "phase": phase,
+        "round": 0,
+        "repeat": int(is_repeat(row)),
+        "position": row.position,
+        "source": "room",
+        "at": now(),
+        **values,
+    }
 
 
 STILL_OPEN = (CASE.c.withdrawn == literal_column("0")) & (CASE.c.taken < CASE.c.wanted)

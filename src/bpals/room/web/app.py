@@ -42,7 +42,7 @@ def create_app(room: Room) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        # an exporter set up for other programs would carry our errors, with names of files in them, somewhere else.
+        # An exporter set up for other programs would carry our errors, with names of files in them, somewhere else.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         dependencies=[Depends(pass_door)],
     )

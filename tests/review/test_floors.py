@@ -2,18 +2,18 @@
 
 import atthedesk
 
-from bpals.room.desk.assignment import BELIEVED_S, Floors
+from bpals.room.desk.assignment import HINT_S, BatchHints
 
 
 def test_a_floor_is_believed_for_a_while_and_not_for_longer():
     """Found from the bottom it holds; found from the floor it does not hold for longer than the first time."""
     seconds = 100.0
-    floors = Floors(clock=lambda: seconds)
+    floors = BatchHints(clock=lambda: seconds)
     assert floors.of(1) == 0
     floors.found(1, 7, began_at=0)
     assert floors.of(1) == 7
     assert floors.of(2) == 0
-    seconds += BELIEVED_S - 1
+    seconds += HINT_S - 1
     floors.found(1, 9, began_at=7)
     assert floors.of(1) == 9
     seconds += 1

@@ -26,8 +26,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
+# In this order a hedge lies between the two; an unreadable film is no read of the finding.
 GRADES = ("absent", "uncertain", "present")
-"""In this order a hedge lies between the two; an unreadable film is no read of the finding."""
 OTHERS = "the others"
 MAJORITY = "majority"
 MEAN = "mean"
@@ -99,14 +99,12 @@ def among(reads: pl.DataFrame, images: pl.DataFrame, bootstrap: Bootstrap) -> li
         its = definite.filter(pl.col("group") == finding)
         readers = reads.filter(pl.col("finding") == finding)["reader"].n_unique()
         counts = {"n": its.height, "reads": int(its["reads"].sum()), "readers": readers}
-        rows.append(
-            {"finding": finding, **counts, **_with_intervals({name: each[:, place] for name, each in figures.items()})}
-        )
+        own = _with_intervals({name: each[:, place] for name, each in figures.items()})
+        rows.append({"finding": finding, **counts, **own})
     if len(rows) > 1:
         counts = {name: sum(row[name] for row in rows) for name in ("n", "reads")}
-        rows.append(
-            {"finding": MEAN, **counts, **_with_intervals({name: _mean(each) for name, each in figures.items()})}
-        )
+        mean = _with_intervals({name: _mean(each) for name, each in figures.items()})
+        rows.append({"finding": MEAN, **counts, **mean})
     return rows
 
 

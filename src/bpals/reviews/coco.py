@@ -12,10 +12,10 @@ from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, lo
 from bpals.reviews.verdicts import counted
 from bpals.text import several
 
+# The columns that this format gives back as they were.
 GIVEN_BACK = ("image_id", "finding", "reader", "phase", "round", "verdict", "box", "at", "external_id")
-"""The columns that this format gives back as they were."""
+# What the readers came to about the finding: it goes out with each box, and is not read back.
 _TRUTH = ("truth", "truth_how", "truth_by", "truth_at", "amended_since")
-"""What the readers came to about the finding: it goes out with each box, and is not read back."""
 _ATTRIBUTES = ("reader", "phase", "round", "verdict", "at", "external_id")
 
 

@@ -1,8 +1,8 @@
 """DICOM SR: one measurement report (TID 1500) per reading, only for films that are DICOM themselves.
 
 A report belongs to the study of its film and carries that patient's name, as the film does: protect both alike. A PNG
-has no study, series or instance; none is invented for it. What the readers came to together is a report of its own, by its
-adjudicator, or by the device `bpals` where the reads themselves settled it.
+has no study, series or instance; none is invented for it. What the readers came to together is a report of its own, by
+its adjudicator, or by the device `bpals` where the reads themselves settled it.
 """
 
 from __future__ import annotations

@@ -21,15 +21,15 @@ from bpals.store.ledger.verdicts import REVIEW_COLUMNS, every_consensus, reviews
 from bpals.text import several
 from bpals.types import VERDICT, Notice
 
+# What a review is in the ledger that holds it: it is given anew where the review comes in.
 OF_THE_LEDGER = ("review_id", "study_id", "reading_id", "source")
-"""What a review is in the ledger that holds it: it is given anew where the review comes in."""
 _PLAIN = {VERDICT: pl.String(), pl.Boolean(): pl.Int64()}
 
+# The columns that a file gives back as they were; `stands` is 0 for what a later word replaced, or was undone.
 KEPT = pl.Schema({name: _PLAIN.get(kind, kind) for name, kind in REVIEW_COLUMNS.items() if name not in OF_THE_LEDGER})
-"""The columns that a file gives back as they were; `stands` is 0 for what a later word replaced, or was undone."""
 
+# What a review is called in the ledger that holds it: it goes out, and does not come back.
 OF_THE_ROOM = ("study", "reading_id", "source")
-"""What a review is called in the ledger that holds it: it goes out, and does not come back."""
 
 TRUTH = pl.Schema(
     {
@@ -44,8 +44,8 @@ TRUTH = pl.Schema(
 )
 """What the readers of a review's pair came to: it goes out with each of their reviews, and does not come back."""
 
+# Why a reader amended: the log keeps it, it goes out with each row of the amendment, and does not come back.
 REASON = "reason"
-"""Why a reader amended: the log keeps it, it goes out with each row of the amendment, and does not come back."""
 
 TABLE = pl.Schema({**KEPT, **dict.fromkeys((*OF_THE_ROOM, REASON), pl.String()), **TRUTH})
 NEEDED = ("image_id", "finding", "reader", "verdict")
@@ -146,8 +146,8 @@ def add_reviews(connection: Connection, reviews: pl.DataFrame, source: str) -> p
     return new
 
 
+# Film -> its width and height in pixels, for those whose pixels could be looked at.
 Sizes = Mapping[str, tuple[int, int]]
-"""Film -> its width and height in pixels, for those whose pixels could be looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

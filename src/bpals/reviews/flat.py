@@ -15,8 +15,8 @@ from bpals.errors import TruthError
 from bpals.reviews.exchange import KEPT, NEEDED, TABLE, Films, Found, Written
 from bpals.store.files import parquet
 
+# How a rating leaves the middle, 50, with each per cent of confidence; an unreadable film has no rating.
 SIDE = {"absent": -0.5, "uncertain": 0.0, "present": 0.5}
-"""How a rating leaves the middle, 50, with each per cent of confidence; an unreadable film has no rating."""
 FIRST = ("reader", "image_id", "finding", "phase", "verdict", "rating", "truth", "truth_how")
 WORDS = {pl.String(): "text", pl.Int64(): "whole number", pl.Float64(): "number"}
 FORMULA = r"^['=+\-@\t\r\n\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"

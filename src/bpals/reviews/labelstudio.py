@@ -2,8 +2,8 @@
 
 What the readers came to is an annotation of its own, marked as ground truth. It is no read, and none is made of it.
 
-What Label Studio has no word for is kept in `meta` of each choice. Where somebody changed a choice or a rectangle there,
-the changed one counts, and the read is a new one.
+What Label Studio has no word for is kept in `meta` of each choice. Where somebody changed a choice or a rectangle
+there, the changed one counts, and the read is a new one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from bpals.reviews.exchange import (
 )
 from bpals.reviews.verdicts import counted
 
+# What the choices of one annotation have in common.
 READING = ("reader", "phase", "round", "repeat", "at", "reading_id", "position")
-"""What the choices of one annotation have in common."""
 OURS = "bpals"
 SETTLED = "bpals_truth"  # under `meta` of a choice that the readers came to together
 NEAR = 1e-6  # per cent of a side by which a rectangle may differ from the box that it was made of

@@ -1,4 +1,4 @@
-"""The reads that a workspace's own ledger holds: those of its reading room, in all studies, and those imported there."""
+"""The reads in a workspace's own ledger: those of its reading room, in all studies, and those imported there."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def reads_of(connection: Connection, vocabulary: Vocabulary) -> Reviews:
 def blind_reads(table: pl.DataFrame, vocabulary: Vocabulary, consensus: pl.DataFrame | None = None) -> Reviews:
     """Make single reads of the ledger's reviews: of findings and whole groups that the dataset audits.
 
-    Reviews of other findings stay in the ledger, and are counted here. The reads are named by their hash. `consensus` is
-    what the readers of one study, or of all, came to.
+    Reviews of other findings stay in the ledger, and are counted here. The reads are named by their hash. `consensus`
+    is what the readers of one study, or of all, came to.
     """
     votes = voting(table)
     groups = tuple(group for group in GROUPS if set(group.members) <= set(vocabulary.findings))

@@ -32,8 +32,8 @@ from bpals.tasks.score import vocabulary_of
 from bpals.types import REVIEWS, Notice, Reviews
 from bpals.version import VERSION
 
+# The key of the reading lists, in the workspace: every claim with its stratum, and what was drawn.
 PLAN = "rate-plan.parquet"
-"""The key of the reading lists, in the workspace: every claim with its stratum, and what was drawn."""
 AGES = (0, 18, 40, 60, 80)  # where bands of age begin, in years
 GROUPS = ("sex", "age", "view")
 

@@ -51,8 +51,8 @@ READERS: Mapping[str, Callable[[bytes, str], Found]] = {
     "fiftyone": fiftyone.read,
     "coco": coco.read,
 }
+# Formats that have every column, also the one that says what was replaced.
 WHOLE = {"csv", "parquet", "label-studio", "fiftyone"}
-"""Formats that have every column, also the one that says what was replaced."""
 SIZED = {"label-studio", "fiftyone", "coco"}  # formats that say how large a film is
 ENDINGS = {".csv": "csv", ".parquet": "parquet"}
 IMPORT = "import reviews"
@@ -171,8 +171,8 @@ def _import(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"new": new["external_id"].to_list()}
 
 
+# What the process that serves the reading room does for an import beside it.
 ACTS: Mapping[str, Work] = {IMPORT: _import}
-"""What the process that serves the reading room does for an import beside it."""
 
 
 def _ledger(home: Workspace, given: str | None) -> Ledger:

@@ -52,7 +52,7 @@ from bpals.tasks.score import vocabulary_of
 from bpals.tasks.study_progress import gather, progress
 from bpals.types import Notice, Reviews
 
-SECRET_FILE = "room.secret"  # the file of the installation's secret, mode 0600, in the workspace
+SECRET_FILE = "room.secret"  # noqa: S105 -- a file name: the installation's secret, mode 0600, in the workspace
 ALONE = "reader"  # the account of whoever opens a room on his own machine without having made one
 LOGIN = "/login"
 
@@ -114,9 +114,9 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
             sessions=Sessions(ledger, secret, idle_s=settings.idle_s, stay_s=settings.stay_s),
             film=films.film,
             # Through the queue at each call: a lesson puts new evidence in the place of the old.
-            others=lambda image_id: queue.evidence.others(image_id),
+            others=lambda image_id: queue.evidence.others(image_id),  # noqa: PLW0108
             signal=lambda: queue.evidence.version,
-            reveal=lambda image_id: queue.evidence.reveal(image_id),
+            reveal=lambda image_id: queue.evidence.reveal(image_id),  # noqa: PLW0108
             progress=lambda: numbers.latest() | {"learner": learner.state()},
             after_lock=learner.count_lock,
             oidc=provider,

@@ -61,12 +61,12 @@ ALL = "all findings"
 EVERYONE = "all readers"
 CONSENSUS_READER = "consensus"
 HIMSELF = "the same reader"
+# Films that were fairly drawn and read, below which no error rate is told ...
 LEAST_FILMS = 10
-"""Films that were fairly drawn and read, below which no error rate is told ..."""
+# ... nor where its interval is wider than this.
 WIDEST = 0.5
-"""... nor where its interval is wider than this."""
+# Patients whose films were read twice, below which no agreement is told: intervals are drawn over patients.
 LEAST_PATIENTS = 10
-"""Patients whose films were read twice, below which no agreement is told: intervals are drawn over patients."""
 UNKNOWN = 1.0  # the width of an interval that nothing is known about
 POINTS = 200  # of the curve, at most
 DRAWS = 500  # times that patients are drawn for the intervals of agreement

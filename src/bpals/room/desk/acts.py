@@ -66,8 +66,8 @@ def draft(tx: Transaction, request: Request, version: int, answer: Answer) -> Sa
     state = row.state
     if row.state == "released" and readings.take_again(tx, row):
         state = "leased"
-    new = readings.change(tx, row, answer=answer.as_json(), **_still_here(tx, state))
-    return _finish(tx, request, row, state=state, version=new, said={"answer": answer.as_dict()})
+    new = readings.change(tx, row, answer=answer.as_json(), state=state, held_until=tx.lease_end)
+    return _finish(tx, request, row, state=state, version=new, detail={"answer": answer.as_dict()})
 
 
 def lock(
@@ -85,12 +85,17 @@ def lock(
     check_spent(spent)
     verdicts = complete(answer, findings, tx.study.unmarked)
     if row.state == "released" and not readings.take_again(tx, row):
-        return _keep_only(tx, request, row, answer)
-    values = _still_here(tx, "locked") | ({} if signal is None else {"signal": signal})
-    new = readings.change(tx, row, answer=answer.as_json(), locked=tx.now, **values)
-    sealed = _store(tx, row, answer, verdicts, phase="blind", spent=spent)
-    told = {"answer": answer.as_dict(), "reviews": sealed}
-    saved = _finish(tx, request, row, state="locked", version=new, said=told)
+        # The case has all its readers: kept as a draft, nothing is lost and no reader too many counts.
+        new = readings.change(tx, row, answer=answer.as_json())
+        return _finish(
+            tx, request, row, state="released", version=new, detail={"answer": answer.as_dict(), "kept": True}
+        )
+    values = {"state": "locked", "locked": tx.now, "held_until": tx.lease_end}
+    values |= {} if signal is None else {"signal": signal}
+    new = readings.change(tx, row, answer=answer.as_json(), **values)
+    digests = _store(tx, row, answer, verdicts, phase="blind", spent=spent)
+    detail = {"answer": answer.as_dict(), "reviews": digests}
+    saved = _finish(tx, request, row, state="locked", version=new, detail=detail)
     if signal is not None:
         _log_reveal(tx, row.reading_id, state="locked", version=new, signal=signal)
     _after_lock(tx, row)
@@ -115,9 +120,9 @@ def second(tx: Transaction, request: Request, version: int, answer: Answer, spen
     if seen is None:
         raise NotNow("nothing was revealed of this case yet")
     new = readings.change(tx, row, answer=answer.as_json(), state="done", signal=seen)
-    sealed = _store(tx, row, answer, verdicts, phase="second", spent=spent, signal=seen)
-    told = {"answer": answer.as_dict(), "reviews": sealed, "signal": seen}
-    return _finish(tx, request, row, state="done", version=new, said=told)
+    digests = _store(tx, row, answer, verdicts, phase="second", spent=spent, signal=seen)
+    detail = {"answer": answer.as_dict(), "reviews": digests, "signal": seen}
+    return _finish(tx, request, row, state="done", version=new, detail=detail)
 
 
 def amend(tx: Transaction, request: Request, version: int, answer: Answer, reason: str) -> Saved:
@@ -131,9 +136,9 @@ def amend(tx: Transaction, request: Request, version: int, answer: Answer, reaso
     why = check_reason(reason)
     verdicts = complete(answer, findings, tx.study.unmarked)
     new = readings.change(tx, row, answer=answer.as_json())
-    sealed = _store(tx, row, answer, verdicts, phase="amended", signal=row.signal)
-    told = {"answer": answer.as_dict(), "reviews": sealed, "reason": why}
-    saved = _finish(tx, request, row, state=row.state, version=new, said=told)
+    digests = _store(tx, row, answer, verdicts, phase="amended", signal=row.signal)
+    detail = {"answer": answer.as_dict(), "reviews": digests, "reason": why}
+    saved = _finish(tx, request, row, state=row.state, version=new, detail=detail)
     settle(tx, row.case_id)
     return saved
 
@@ -148,7 +153,7 @@ def skip(tx: Transaction, request: Request, version: int) -> Saved:
     if row.state == "leased":
         readings.give_back(tx, row, "skipped")
     new = readings.change(tx, row, state="skipped")
-    return _finish(tx, request, row, state="skipped", version=new, said={})
+    return _finish(tx, request, row, state="skipped", version=new, detail={})
 
 
 def undo(tx: Transaction, request: Request, version: int) -> Saved:
@@ -158,7 +163,7 @@ def undo(tx: Transaction, request: Request, version: int) -> Saved:
     if row.state == "locked" and not tx.study.reveal:
         held = {"state": "leased", "locked": None, "held_until": tx.lease_end}
         new = readings.change(tx, row, **held)
-        return _finish(tx, request, row, state="leased", version=new, said={"undone": "lock"})
+        return _finish(tx, request, row, state="leased", version=new, detail={"undone": "lock"})
     if row.state == "locked" or (row.state == "done" and tx.study.reveal):
         raise NotNow("the label was shown after this lock: the blind read stands. To change it, amend it with a reason")
     if row.state == "done":
@@ -168,7 +173,7 @@ def undo(tx: Transaction, request: Request, version: int) -> Saved:
     if not readings.take_again(tx, row):
         raise NotNow("the case that you skipped has gone to another reader; what you wrote is kept")
     new = readings.change(tx, row)
-    return _finish(tx, request, row, state="leased", version=new, said={"undone": "skip"})
+    return _finish(tx, request, row, state="leased", version=new, detail={"undone": "skip"})
 
 
 def _writable(tx: Transaction, reading_id: str, version: int) -> Any:
@@ -184,24 +189,12 @@ def _findings(tx: Transaction, row: Row[Any]) -> tuple[str, ...]:
     return tx.findings_of([row.case_id])[row.case_id]
 
 
-def _still_here(tx: Transaction, state: str) -> dict[str, Any]:
-    """What a sign of life changes: the lease is renewed."""
-    return {"state": state, "held_until": tx.lease_end}
-
-
-def _keep_only(tx: Transaction, request: Request, row: Row[Any], answer: Answer) -> Saved:
-    """Keep the answer as a draft where the case has all its readers: nothing is lost, and no reader too many counts."""
-    new = readings.change(tx, row, answer=answer.as_json())
-    told = {"answer": answer.as_dict(), "kept": True}
-    return _finish(tx, request, row, state="released", version=new, said=told)
-
-
 def _finish(
-    tx: Transaction, request: Request, row: Row[Any], *, state: str, version: int, said: dict[str, Any]
+    tx: Transaction, request: Request, row: Row[Any], *, state: str, version: int, detail: dict[str, Any]
 ) -> Saved:
     reply = {"reading_id": row.reading_id, "version": version, "state": state}
-    detail = {**said, "state": state, "version": version}
-    return request.finish(tx, reply, detail, reading_id=row.reading_id)
+    entry = {**detail, "state": state, "version": version}
+    return request.finish(tx, reply, entry, reading_id=row.reading_id)
 
 
 def _store(
@@ -214,7 +207,7 @@ def _store(
     spent: Spent | None = None,
     signal: str | None = None,
 ) -> dict[str, str]:
-    """Add one review a finding."""
+    """Add one review per finding."""
     inclusion = {drawn.finding: drawn.inclusion for drawn in _INCLUSION.rows(tx.connection, of_case=row.case_id)}
     if tx.study.asks == "all":
         # It is the film that was drawn: each of its findings is read with the film's chance.
@@ -242,15 +235,14 @@ def _store(
                 "verdict": verdict,
                 "confidence": answer.confidence.get(finding),
                 "inclusion": inclusion.get(finding),
-                "box": boxes_of(answer, finding),
+                "box": _boxes_of(answer, finding),
             }
             for finding, verdict in verdicts.items()
         ],
     )
 
 
-def boxes_of(answer: Answer, finding: str) -> str | None:
-    """Write the boxes of a finding as the ledger keeps them."""
+def _boxes_of(answer: Answer, finding: str) -> str | None:
     boxes = [[box.x, box.y, box.width, box.height] for box in answer.boxes if box.finding == finding]
     return json.dumps(boxes) if boxes else None
 
@@ -259,17 +251,13 @@ def _bounded(tx: Transaction, row: Row[Any], spent: Spent | None) -> tuple[float
     """Bound the seconds that a browser counted by those that the database's clock saw."""
     if spent is None:
         return None, None
-    wall = min(float(spent.wall_s), max(0.0, tx.now - _since(tx, row)))
+    # A second read began at the lock; a first one not before the reader's last lock of another case.
+    since = row.locked
+    if since is None:
+        mine = {"study": tx.study_id, "reader": tx.account.account_id, "but": row.reading_id}
+        since = max(float(row.began), float(_LAST_LOCK.value(tx.connection, **mine) or 0.0))
+    wall = min(float(spent.wall_s), max(0.0, tx.now - float(since)))
     return min(float(spent.active_s), wall), wall
-
-
-def _since(tx: Transaction, row: Row[Any]) -> float:
-    """Give when the reader can have begun: a second read at the lock, a first one after the lock before it."""
-    if row.locked is not None:
-        return float(row.locked)
-    mine = {"study": tx.study_id, "reader": tx.account.account_id, "but": row.reading_id}
-    before = _LAST_LOCK.value(tx.connection, **mine)
-    return max(float(row.began), float(before or 0.0))
 
 
 def _after_lock(tx: Transaction, row: Row[Any]) -> None:
@@ -298,20 +286,15 @@ def stop(tx: Transaction, why: str) -> None:
 def note_reveal(tx: Transaction, reading_id: str, signal: str) -> None:
     """Write down who saw which version of the signal, once for each version."""
     row = readings.find(tx, reading_id)
-    check_revealed(tx, row)
+    if not tx.study.reveal:
+        raise NotNow("this study shows neither label nor trust to its readers")
+    if not readings.is_revealed(tx, row):
+        raise NotNow("label and trust are shown after the lock. Lock the blind read first")
     if row.signal != signal:
         readings.move(tx, reading_id, signal=signal)
         _log_reveal(tx, reading_id, state=row.state, version=row.version, signal=signal)
 
 
 def _log_reveal(tx: Transaction, reading_id: str, *, state: str, version: int, signal: str) -> None:
-    told = {"signal": signal, "state": state, "version": version, "study": tx.study_id}
-    tx.log.append(actor=tx.account.name, action="revealed", detail=told, reading_id=reading_id)
-
-
-def check_revealed(tx: Transaction, row: Row[Any]) -> None:
-    """Refuse to show anything before the lock, and ever in a study that does not reveal."""
-    if not tx.study.reveal:
-        raise NotNow("this study shows neither label nor trust to its readers")
-    if not readings.is_revealed(tx, row):
-        raise NotNow("label and trust are shown after the lock. Lock the blind read first")
+    detail = {"signal": signal, "state": state, "version": version, "study": tx.study_id}
+    tx.log.append(actor=tx.account.name, action="revealed", detail=detail, reading_id=reading_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from bpals.room.desk.readings import (
     WHOLE,
     Answer,
     BlindRead,
-    PastReading,
+    FinishedReading,
     Saved,
     Transaction,
     Verdict,
@@ -34,12 +34,11 @@ from bpals.room.desk.study import Study
 from bpals.store.ledger.backend import Ready, insert_new
 from bpals.store.ledger.schema import BATCH, CASE, DRAWN, READING, REVIEW, now
 
-BELIEVED_S = 10.0
-"""How long it is believed that the batches before have nothing: a case that is given back waits at most so long."""
+HINT_S = 10.0  # how long a hint holds: a case that is given back to an earlier batch waits at most so long
 
 
-class Floors:
-    """The lowest batch that had a case for a reader a moment ago; a hint, and never more than that."""
+class BatchHints:
+    """The lowest batch that had a case for a reader a moment ago: where to look first, and never more than that."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Know nothing yet; the clock is one that only goes forward."""
@@ -52,9 +51,9 @@ class Floors:
         return batch if self._clock() < until else 0
 
     def found(self, account_id: int, batch: int, *, began_at: int) -> None:
-        """Remember where the search from a batch ended; what was remembered is not believed for longer thereby."""
+        """Remember where the search from a batch ended; a hint that was used does not hold longer for it."""
         _, until = self._found.get(account_id, (0, 0.0))
-        self._found[account_id] = (batch, until if began_at else self._clock() + BELIEVED_S)
+        self._found[account_id] = (batch, until if began_at else self._clock() + HINT_S)
 
     def forget(self) -> None:
         """Know nothing again: cases were drawn or withdrawn."""
@@ -62,8 +61,8 @@ class Floors:
 
 
 BLANK = Answer().as_json()
+# Where a batch has PLENTY cases left for a reader, SPARE more are leased at once: the next requests then write nothing.
 PLENTY, SPARE = 12, 3
-"""Where a batch has so many cases left for a reader, some more are leased at once: the next asks then write nothing."""
 _INSERT = Ready(insert(READING))
 
 _MINE = and_(READING.c.study_id == bindparam("study"), READING.c.account_id == bindparam("reader"))
@@ -113,9 +112,8 @@ _LOWEST_BEGUN, _BEGUN_OF_BATCH = _lowest(_BEGUN), _of_batch(_BEGUN)
 
 
 def sweep(tx: Transaction) -> None:
-    """Let the clock do its part: leases that ended go back, and a last lock can no longer be undone."""
-    overdue = {"study": tx.study_id, "moment": tx.now}
-    for row in _OVERDUE.rows(tx.connection, **overdue):
+    """Do what the clock demands: leases that ended go back, and a last lock can no longer be undone."""
+    for row in _OVERDUE.rows(tx.connection, study=tx.study_id, moment=tx.now):
         if row.state == "leased":
             readings.give_back(tx, row, "released")
             tx.note("lease ended", {"state": "released", "version": row.version}, reading_id=row.reading_id)
@@ -131,9 +129,8 @@ def finish_blind(tx: Transaction, row: Row[Any]) -> None:
 
 
 def is_due(tx: Transaction, held: list[Row[Any]]) -> bool:
-    """Say whether the clock has something to do: a lease of anybody's has ended, or one of these is half over."""
-    overdue = {"study": tx.study_id, "moment": tx.now}
-    ends = _FIRST_OVERDUE.first(tx.connection, **overdue)
+    """Say whether a lease of anybody has ended, or one of these is half over."""
+    ends = _FIRST_OVERDUE.first(tx.connection, study=tx.study_id, moment=tx.now)
     return ends is not None or any(_is_half_over(tx, row) for row in held)
 
 
@@ -144,7 +141,7 @@ def in_hand(tx: Transaction) -> list[Row[Any]]:
     return sorted((row for row in rows if row.state == "leased" or tx.study.reveal), key=lambda row: row.position)
 
 
-def fill(tx: Transaction, missing: int, *, stopped: bool, floors: Floors) -> int:
+def fill(tx: Transaction, missing: int, *, stopped: bool, hints: BatchHints) -> int:
     """Lease so many cases, fewer where fewer are left, and some more where there are plenty; say how many."""
     leased = 0
     while leased < missing and _take_returned(tx):
@@ -159,7 +156,7 @@ def fill(tx: Transaction, missing: int, *, stopped: bool, floors: Floors) -> int
             _lease(tx, case_id, f"repeat {tx.account.name}", place + 1)
         else:
             if not offered:
-                offered = _offer(tx, stopped=stopped, floors=floors)
+                offered = _offer(tx, stopped=stopped, hints=hints)
                 missing += SPARE if len(offered) >= PLENTY else 0
             if not offered:
                 break
@@ -201,15 +198,17 @@ def _take_returned(tx: Transaction) -> bool:
     return True
 
 
-def _offer(tx: Transaction, *, stopped: bool, floors: Floors) -> list[Row[Any]]:
+def _offer(tx: Transaction, *, stopped: bool, hints: BatchHints) -> list[Row[Any]]:
     """Give the cases of the lowest batch that has one for this reader, in the reader's own order."""
     lowest, of_batch = (_LOWEST_BEGUN, _BEGUN_OF_BATCH) if stopped else (_LOWEST, _OF_BATCH)
-    batch = _lowest_batch(tx, lowest, floors)
-    if batch is None:
-        return []
-    cases = of_batch.rows(tx.connection, **_me(tx), number=batch)
     seed, reader = tx.study.seed, tx.account.account_id
-    return sorted(cases, key=lambda case: shuffled(seed, reader, case.case_id))
+    for floor in dict.fromkeys((hints.of(reader), 0)):
+        batch = lowest.value(tx.connection, **_me(tx), floor=floor)
+        if batch is not None:
+            hints.found(reader, int(batch), began_at=floor)
+            cases = of_batch.rows(tx.connection, **_me(tx), number=int(batch))
+            return sorted(cases, key=lambda case: shuffled(seed, reader, case.case_id))
+    return []
 
 
 def _take(tx: Transaction, case: Row[Any], place: int) -> None:
@@ -219,17 +218,6 @@ def _take(tx: Transaction, case: Row[Any], place: int) -> None:
         raise ContractBroken(f"case {case.case_id} counts {case.taken} readers, but its {case.wanted} places are taken")
     readings.count_taken(tx, case.case_id, 1)
     _lease(tx, case.case_id, slot, place)
-
-
-def _lowest_batch(tx: Transaction, lowest: Ready, floors: Floors) -> int | None:
-    """Give the lowest batch that has a case for this reader, looking first where it was last time."""
-    reader = tx.account.account_id
-    for floor in dict.fromkeys((floors.of(reader), 0)):
-        batch = lowest.value(tx.connection, **_me(tx), floor=floor)
-        if batch is not None:
-            floors.found(reader, batch, began_at=floor)
-            return int(batch)
-    return None
 
 
 def _lease(tx: Transaction, case_id: int, slot: str, place: int) -> None:
@@ -250,8 +238,8 @@ def _lease(tx: Transaction, case_id: int, slot: str, place: int) -> None:
         "signal": None,
     }
     _INSERT.run(tx.connection, **row)
-    told = {"state": "leased", "version": 0, "case": case_id, "slot": slot, "reader": tx.account.name}
-    tx.note("leased", told, reading_id=reading_id)
+    detail = {"state": "leased", "version": 0, "case": case_id, "slot": slot, "reader": tx.account.name}
+    tx.note("leased", detail, reading_id=reading_id)
 
 
 _ONCE = READING.alias("once")
@@ -267,12 +255,11 @@ _REPEATABLE = Ready(
     .order_by(READING.c.position.desc())
     .limit(200)
 )
-DISTANCE = 5  # a film comes again after at least so many others, or half a batch if that is more
 
 
 def repeat_distance(study: Study) -> int:
-    """Say after how many cases at the earliest a film may come again."""
-    return max(DISTANCE, study.batch // 2)
+    """Say after how many cases at the earliest a film may come again: long enough to be forgotten."""
+    return max(5, study.batch // 2)
 
 
 def due_repeat(tx: Transaction, place: int) -> int | None:
@@ -288,33 +275,35 @@ def due_repeat(tx: Transaction, place: int) -> int | None:
     latest = place - repeat_distance(tx.study)
     if place % block != drawn or latest < 0:
         return None
-    asked = {**_me(tx), "latest": latest, "slot": f"repeat {tx.account.name}"}
-    cases = [row.case_id for row in _REPEATABLE.rows(tx.connection, **asked)]
+    slot = f"repeat {tx.account.name}"
+    cases = [row.case_id for row in _REPEATABLE.rows(tx.connection, **_me(tx), latest=latest, slot=slot)]
     return min(cases, key=lambda case_id: shuffled(seed, reader, "again", case_id), default=None)
 
 
 def why_none(tx: Transaction, stopped: str) -> tuple[WhyNone, str]:
     """Say why there is no case for this reader now."""
-    ask, mine = tx.connection.execute, READING.c.account_id == tx.account.account_id
-    here = CASE.c.study_id == tx.study_id
-    if ask(select(CASE.c.case_id).where(here, CASE.c.withdrawn == 0).limit(1)).first() is None:
+    run, reader = tx.connection.execute, tx.account.account_id
+    if (
+        run(select(CASE.c.case_id).where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0).limit(1)).first()
+        is None
+    ):
         return "empty", "No film has been drawn for this study yet."
-    of_study = READING.c.study_id == tx.study_id
-    skipped = ask(
+    mine, of_study = READING.c.account_id == reader, READING.c.study_id == tx.study_id
+    skipped = run(
         select(READING.c.reading_id)
         .join_from(READING, CASE, READING.c.case_id == CASE.c.case_id)
         .where(of_study, mine, READING.c.state == "skipped", CASE.c.taken < CASE.c.wanted)
     ).all()
     if skipped:
         return "skipped", f"Nothing is left but what you skipped: {len(skipped):,}. You can have them back."
-    own = READING.alias("own")
-    read_by_me = exists(literal(1)).where(
-        own.c.account_id == tx.account.account_id, own.c.case_id == READING.c.case_id, own.c.state != "released"
-    )
-    held = select(READING.c.reading_id).where(of_study, ~mine, READING.c.state == "leased", ~read_by_me).limit(1)
     if stopped:
         return "stopped", f"The study is done: {stopped}."
-    if ask(held).first() is not None:
+    own = READING.alias("own")
+    read_by_me = exists(literal(1)).where(
+        own.c.account_id == reader, own.c.case_id == READING.c.case_id, own.c.state != "released"
+    )
+    held = select(READING.c.reading_id).where(of_study, ~mine, READING.c.state == "leased", ~read_by_me).limit(1)
+    if run(held).first() is not None:
         return "held", "The cases that are left are being read by others. One that is given back comes to you."
     return "read", "You have read every case that wants you. Thank you."
 
@@ -328,7 +317,7 @@ COLUMNS = pl.Schema(
         "inclusion": pl.Float64(),
     }
 )
-"""What is drawn: one row a pair, in the order of reading."""
+"""What is drawn: one row per pair, in the order of reading."""
 
 _HAS_READING = exists(literal(1)).where(READING.c.case_id == CASE.c.case_id)
 
@@ -373,15 +362,17 @@ def add(tx: Transaction, pairs: pl.DataFrame, signal: str) -> int:
         if set(findings) - again:
             new.append({"image_id": image_id, "patient_id": patient_id})
     added = _insert(tx, new, signal)
-    for cases, store in ((added, _insert_drawn), (known, _insert_missing)):
-        store(
-            tx,
-            [
-                {"case_id": cases[image_id], "finding": finding, "how": how, "inclusion": inclusion}
-                for image_id, _, finding, how, inclusion in pairs.iter_rows()
-                if image_id in cases and (image_id, finding) not in left_out
-            ],
-        )
+    # Of a known case some pairs may be there already: only what is missing is added.
+    for cases in (added, known):
+        rows = [
+            {"case_id": cases[image_id], "finding": finding, "how": how, "inclusion": inclusion}
+            for image_id, _, finding, how, inclusion in pairs.iter_rows()
+            if image_id in cases and (image_id, finding) not in left_out
+        ]
+        if cases is known:
+            insert_new(tx.connection, DRAWN, rows)
+        elif rows:
+            tx.connection.execute(insert(DRAWN), rows)
     return len(new)
 
 
@@ -408,46 +399,25 @@ def _asked(tx: Transaction) -> dict[str, set[str]]:
     return asked
 
 
-def _next_batch(tx: Transaction) -> int:
-    last = select(func.max(BATCH.c.number)).where(BATCH.c.study_id == tx.study_id)
-    return int(tx.connection.execute(last).scalar() or 0) + 1
-
-
-def _insert_drawn(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows:
-        tx.connection.execute(insert(DRAWN), rows)
-
-
-def _insert_missing(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    insert_new(tx.connection, DRAWN, rows)
-
-
 def _insert(tx: Transaction, new: Sequence[Mapping[str, Any]], signal: str) -> dict[str, int]:
     """Insert the new cases with their batches, and give image_id -> case_id."""
     if not new:
         return {}
-    first = _next_batch(tx)
-    batches = list(_batches(new, tx.study.batch, first))
-    at = now()
-    numbers = [{"study_id": tx.study_id, "number": number, "signal": signal, "at": at} for number, _ in batches]
-    tx.connection.execute(insert(BATCH), numbers)
+    last = select(func.max(BATCH.c.number)).where(BATCH.c.study_id == tx.study_id)
+    first = int(tx.connection.execute(last).scalar() or 0) + 1
+    size, at = tx.study.batch, now()
     same = {"study_id": tx.study_id, "wanted": tx.study.readers_per_case, "taken": 0, "withdrawn": 0}
-    new_rows = [
-        {**case, **same, "batch": number, "stage": "reading", "round": 0} for number, some in batches for case in some
-    ]
-    tx.connection.execute(insert(CASE), new_rows)
+    same |= {"stage": "reading", "round": 0}
+    cases = [{**case, **same, "batch": first + place // size} for place, case in enumerate(new)]
+    numbers = range(first, first + -(-len(new) // size))
+    batches = [{"study_id": tx.study_id, "number": number, "signal": signal, "at": at} for number in numbers]
+    tx.connection.execute(insert(BATCH), batches)
+    tx.connection.execute(insert(CASE), cases)
     added = select(CASE.c.image_id, CASE.c.case_id).where(CASE.c.study_id == tx.study_id, CASE.c.batch >= first)
     return dict(iter(tx.connection.execute(added)))
 
 
-def _batches(
-    cases: Sequence[Mapping[str, Any]], size: int, first: int
-) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
-    for number, start in enumerate(range(0, len(cases), size), start=first):
-        yield number, cases[start : start + size]
-
-
-_SAID = Ready(
+_REVIEWS = Ready(
     select(REVIEW.c.phase, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.quality, REVIEW.c.devices)
     .where(REVIEW.c.reading_id == bindparam("wanted_id"))
     .order_by(REVIEW.c.review_id)
@@ -469,17 +439,13 @@ def with_reading(tx: Transaction, saved: Saved, reading_id: str) -> Saved:
     """Put into a receipt the reading as it stands now, and what is stored of it where its second read is due."""
     row = readings.fresh(tx, reading_id)
     view = readings.show(tx, row)
-    return replace(saved, view=view, read=_blind_read(tx, row) if view.phase == "second" else None)
+    return replace(saved, view=view, read=blind_read(tx, row) if view.phase == "second" else None)
 
 
-def blind_read(tx: Transaction, reading_id: str) -> BlindRead:
+def blind_read(tx: Transaction, row: Row[Any]) -> BlindRead:
     """Give what is stored of a reader's own blind read; NotNow before the lock."""
-    return _blind_read(tx, readings.find(tx, reading_id))
-
-
-def _blind_read(tx: Transaction, row: Row[Any]) -> BlindRead:
-    said = _said(tx, row.reading_id)
-    blind = said.get("blind")
+    stored = _stored(tx, row.reading_id)
+    blind = stored.get("blind")
     if row.state not in {"locked", "done"} or not blind:
         raise NotNow("this case is not locked: nothing of it is stored yet")
     any_of_it = next(iter(blind.values()))
@@ -487,17 +453,17 @@ def _blind_read(tx: Transaction, row: Row[Any]) -> BlindRead:
         verdicts=_verdicts(blind),
         quality=any_of_it.quality,
         devices=any_of_it.devices,
-        second=_verdicts(said["second"]) if "second" in said else None,
+        second=_verdicts(stored["second"]) if "second" in stored else None,
     )
 
 
-def last_readings(tx: Transaction, most: int) -> tuple[PastReading, ...]:
+def last_readings(tx: Transaction, most: int) -> tuple[FinishedReading, ...]:
     """Give the readings that this reader finished last, the newest first.
 
     Where films come again unmarked, none is listed that may be the one on the screen: that is to be read anew.
     """
     study, held = tx.study, in_hand(tx)
-    asked = {
+    wanted = {
         "study": tx.study_id,
         "reader": tx.account.account_id,
         # Where the study reveals, a case that is locked and not done still waits for its second read.
@@ -505,31 +471,31 @@ def last_readings(tx: Transaction, most: int) -> tuple[PastReading, ...]:
         "after": held[0].position - repeat_distance(study) if held and study.repeats > 0 else -1,
         "most": most,
     }
-    return tuple(_past(tx, row) for row in tx.connection.execute(_FINISHED, asked).all())
+    return tuple(_finished(tx, row) for row in tx.connection.execute(_FINISHED, wanted).all())
 
 
-def _past(tx: Transaction, row: Row[Any, Any, Any, Any]) -> PastReading:
-    now, said = Answer.from_json(row.answer), _said(tx, row.reading_id)
-    return PastReading(
+def _finished(tx: Transaction, row: Row[Any, Any, Any, Any]) -> FinishedReading:
+    now, stored = Answer.from_json(row.answer), _stored(tx, row.reading_id)
+    return FinishedReading(
         reading_id=row.reading_id,
         case_no=row.position + 1,
         locked=row.locked,
         marked=now.verdicts,
         quality=now.quality,
-        amended="amended" in said,
-        blind=_verdicts(said.get("blind", {})),
-        second=_verdicts(said["second"]) if "second" in said else None,
+        amended="amended" in stored,
+        blind=_verdicts(stored.get("blind", {})),
+        second=_verdicts(stored["second"]) if "second" in stored else None,
     )
 
 
-def _said(tx: Transaction, reading_id: str) -> dict[str, dict[str, Any]]:
-    """Give phase -> finding -> what is stored of it."""
-    said: dict[str, dict[str, Any]] = {}
-    for one in _SAID.rows(tx.connection, wanted_id=reading_id):
+def _stored(tx: Transaction, reading_id: str) -> dict[str, dict[str, Any]]:
+    """Give phase -> finding -> the stored review."""
+    stored: dict[str, dict[str, Any]] = {}
+    for review in _REVIEWS.rows(tx.connection, wanted_id=reading_id):
         # A later row stands instead of an earlier one: undone and read again.
-        said.setdefault(one.phase, {})[one.finding] = one
-    return said
+        stored.setdefault(review.phase, {})[review.finding] = review
+    return stored
 
 
-def _verdicts(said: dict[str, Any]) -> dict[str, Verdict]:
-    return {finding: one.verdict for finding, one in said.items()}
+def _verdicts(reviews: Mapping[str, Any]) -> dict[str, Verdict]:
+    return {finding: review.verdict for finding, review in reviews.items()}

@@ -18,14 +18,14 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from bpals.errors import NotNow, UsageError
 from bpals.room.desk import acts, assignment, readings, settling
-from bpals.room.desk.assignment import Floors, why_none
+from bpals.room.desk.assignment import BatchHints, why_none
 from bpals.room.desk.readings import (
     Answer,
     BlindRead,
     Counts,
     Disagreement,
+    FinishedReading,
     Handed,
-    PastReading,
     ReadingView,
     Request,
     Saved,
@@ -56,7 +56,7 @@ class Desk:
         self.study = study
         self.study_id = study_id
         self._of: tuple[float, int] | None = None
-        self._floors = Floors()
+        self._hints = BatchHints()
 
     @classmethod
     def open(cls, ledger: Ledger, study: Study) -> Desk:
@@ -78,7 +78,7 @@ class Desk:
 
         added = self._write(ROOM, work)
         self._of = None
-        self._floors.forget()
+        self._hints.forget()
         return added
 
     def next(self, account: Account, *, ahead: int = 2) -> Handed:
@@ -95,7 +95,7 @@ class Desk:
             stopped = self._stopped(tx)
             held = assignment.in_hand(tx)
             missing = wanted - len(held)
-            if missing > 0 and assignment.fill(tx, missing, stopped=bool(stopped), floors=self._floors):
+            if missing > 0 and assignment.fill(tx, missing, stopped=bool(stopped), hints=self._hints):
                 held = assignment.in_hand(tx)
             assignment.renew(tx, held)
             if not held:
@@ -111,9 +111,9 @@ class Desk:
 
     def blind_read(self, account: Account, reading_id: str) -> BlindRead:
         """Give what is stored of the reader's own blind read; NotNow before the lock."""
-        return self._read(account, lambda tx: assignment.blind_read(tx, reading_id))
+        return self._read(account, lambda tx: assignment.blind_read(tx, readings.find(tx, reading_id)))
 
-    def last_readings(self, account: Account, *, most: int = 20) -> tuple[PastReading, ...]:
+    def last_readings(self, account: Account, *, most: int = 20) -> tuple[FinishedReading, ...]:
         """Give the readings that this reader finished last, the newest first, to be amended."""
         return self._read(account, lambda tx: assignment.last_readings(tx, most))
 

@@ -1,4 +1,4 @@
-"""A reading in the ledger: how it is found, shown, changed, taken and given back."""
+"""A reading: what a reader writes and what can be kept of it, what the desk hands over, and its row in the ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, Row, bindparam, func, literal_column, select, update
 
@@ -104,13 +104,12 @@ class BlindRead:
     verdicts: Mapping[str, Verdict]
     quality: Quality | None
     devices: Devices | None
-    second: Mapping[str, Verdict] | None = None
-    """What is stored after the reveal, apart from the blind read; None before that."""
+    second: Mapping[str, Verdict] | None = None  # what is stored after the reveal, apart from the blind read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastReading:
-    """A reading that its reader has finished, in few words: what they said themselves, and nothing else."""
+class FinishedReading:
+    """A reading that its reader has finished, in few words: their own verdicts, and nothing else."""
 
     reading_id: str
     case_no: int
@@ -118,8 +117,7 @@ class PastReading:
     marked: Mapping[str, Verdict]  # finding -> verdict, as it stands now; what was left unmarked is not among them
     quality: Quality | None
     amended: bool
-    blind: Mapping[str, Verdict]
-    """Finding -> verdict, as it is stored of the blind read, also where it was left unmarked."""
+    blind: Mapping[str, Verdict]  # finding -> verdict as stored of the blind read, also where it was left unmarked
     second: Mapping[str, Verdict] | None  # the same of the second read; None where there is none
 
 
@@ -140,14 +138,13 @@ class Saved:
 
     version: int
     reply: Mapping[str, Any]  # what was answered, as JSON: `reading_id` or `case_id`, `version`, `state`
-    view: ReadingView | None = None
-    """The reading as it stands now, where the page goes on with it: after a lock, a skip, an undo or an amendment."""
+    view: ReadingView | None = None  # the reading as it stands now, where the page goes on with it
     read: BlindRead | None = None  # what is stored of it, once its second read may be given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What one reader says of a disputed finding, without a name."""
+    """The opinion of one reader on a disputed finding, without a name."""
 
     reader: str  # `Reader 1`, `Reader 2`: the order is another in every case
     verdict: Verdict
@@ -156,8 +153,7 @@ class Opinion:
     note: str = ""
     round: int = 0  # 0 for the blind read, then the rounds of a discussion
     yours: bool = False
-    amended: Verdict | None = None
-    """What the reader says since, with a reason, having seen label and trust: it is shown, and does not vote."""
+    amended: Verdict | None = None  # the reader's verdict since, after label and trust were seen: it does not vote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +172,8 @@ class Disagreement:
     case_id: int
     image_id: str  # never sent to a reader in a discussion: the film is fetched by case
     disputes: tuple[Dispute, ...]
+    # reading_id -> the last review of its reader: sent back with the verdict, so that nothing newer is overlooked.
     pinned: Mapping[str, int] = field(default_factory=dict)
-    """reading_id -> the last thing its reader said: sent back with the verdict, so that nothing newer is overlooked."""
     round: int = 0  # of a discussion: the round that is asked for now, from 1
     rounds: int = 0  # after how many the majority counts
 
@@ -186,12 +182,11 @@ NOTE_LETTERS = 10_000
 KEY_LETTERS = 200
 MOST_BOXES = 200
 MOST_PIXELS = 100_000  # no film is wider: a box beyond is no box
-QUALITIES = ("good", "limited", "unreadable")
-DEVICES = ("present", "absent")
+QUALITIES, DEVICES = get_args(Quality), get_args(Devices)
 
 
 def check_answer(answer: Answer, findings: Collection[str]) -> None:
-    """Refuse an answer that says something of another finding, or something that nobody can say."""
+    """Refuse an answer about another finding, or with a value that does not exist."""
     for finding, verdict in answer.verdicts.items():
         _check_finding(finding, findings, "a verdict")
         check_verdict(finding, verdict)
@@ -289,7 +284,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What every step of the desk works with."""
+    """One transaction at the desk: what every step of it works with."""
 
     connection: Connection
     study: Study
@@ -315,8 +310,8 @@ class Transaction:
 
     def note(self, action: str, detail: Mapping[str, Any], *, reading_id: str | None = None) -> None:
         """Write down what the rules or the clock did."""
-        told = {**detail, "study": self.study_id}
-        self.log.append(actor=ROOM, action=action, detail=told, reading_id=reading_id)
+        entry = {**detail, "study": self.study_id}
+        self.log.append(actor=ROOM, action=action, detail=entry, reading_id=reading_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +321,7 @@ class Request:
     action: str
     subject: str  # the reading, or the case
     key: str
-    content: str = ""  # what is said, as text: the same key with another content is another request, and refused
+    content: str = ""  # the same key with another content is another request, and refused
 
     @property
     def digest(self) -> str:
@@ -401,6 +396,9 @@ def show(tx: Transaction, row: Row[Any]) -> ReadingView:
 def show_all(tx: Transaction, rows: Sequence[Row[Any]]) -> list[ReadingView]:
     """Give readings as their reader sees them."""
     findings = tx.findings_of({row.case_id for row in rows})
+    phases: dict[str, ViewPhase] = {"leased": "blind", "released": "blind"}
+    if tx.study.reveal:
+        phases["locked"] = "second"
     return [
         ReadingView(
             reading_id=row.reading_id,
@@ -411,7 +409,7 @@ def show_all(tx: Transaction, rows: Sequence[Row[Any]]) -> list[ReadingView]:
             state=row.state,
             version=row.version,
             answer=Answer.from_json(row.answer),
-            phase=_phase(row.state, reveal=tx.study.reveal),
+            phase=phases.get(row.state, "done"),
             revealed=is_revealed(tx, row),
             signal=row.signal,
         )
@@ -427,12 +425,6 @@ def is_revealed(tx: Transaction, row: Row[Any]) -> bool:
 def is_final(tx: Transaction, row: Row[Any]) -> bool:
     """Say whether the blind read stands for good: where nothing is revealed, the last lock can still be undone."""
     return row.state == "done" or (row.state == "locked" and tx.study.reveal)
-
-
-def _phase(state: str, *, reveal: bool) -> ViewPhase:
-    if state in {"leased", "released"}:
-        return "blind"
-    return "second" if state == "locked" and reveal else "done"
 
 
 def check_version(tx: Transaction, row: Row[Any], version: int) -> None:
@@ -454,17 +446,14 @@ def change(tx: Transaction, row: Row[Any], **values: Any) -> int:
 
 def move(tx: Transaction, reading_id: str, **values: Any) -> None:
     """Change where a reading stands, and nothing that its reader wrote: its version stays."""
-    _setting(*sorted(values)).run(tx.connection, changed_id=reading_id, **_named(values))
+    named = {f"new_{column}": value for column, value in values.items()}
+    _setting(*sorted(values)).run(tx.connection, changed_id=reading_id, **named)
 
 
 @functools.cache
 def _setting(*columns: str) -> Ready:
-    """Make the statement that sets these columns: once, because making one takes longer than running it."""
+    # Once for each set of columns: making a statement takes longer than running it.
     return Ready(_BY_ID.values({column: bindparam(f"new_{column}") for column in columns}))
-
-
-def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"new_{column}": value for column, value in values.items()}
 
 
 def is_repeat(row: Row[Any]) -> bool:
@@ -527,8 +516,8 @@ def review_row(tx: Transaction, row: Row[Any], phase: str, **values: Any) -> dic
     }
 
 
+# Literally the condition of the index `case_open`, so that both databases use it.
 STILL_OPEN = (CASE.c.withdrawn == literal_column("0")) & (CASE.c.taken < CASE.c.wanted)
-"""Literally the condition of the index `case_open`, so that both databases use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,8 @@ FETCH_S = 10.0
 MOST_BYTES = 1 << 20
 KNOWN_S = 3600  # how long the provider's addresses and keys are believed
 LEEWAY_S = 60
+# Signatures with a public key only: neither `none` nor a shared secret.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
-"""Signatures with a public key only: neither `none` nor a shared secret."""
 RETURN = "/oidc/return"
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 KEYS = ("name", "issuer", "client_id", "client_secret", "scopes")

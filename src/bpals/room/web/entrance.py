@@ -1,4 +1,4 @@
-"""The entrance: password, login link, OIDC, and the way out. No GET changes anything here."""
+"""The routes of login and accounts: password, login link, OIDC, logout, sessions. No GET changes anything here."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ WINDOW_S = 900
 
 
 class Entrance:
-    """What the entrance remembers: how often it was tried; and how many may be looked at together."""
+    """Counts tries to log in, and bounds how many passwords are hashed together."""
 
     def __init__(self) -> None:
         """Begin with nothing tried."""
         self.by_account = Throttle(TRIES_OF_ACCOUNT, WINDOW_S)
         self.by_address = Throttle(TRIES_OF_ADDRESS, WINDOW_S)
         # Hashes are slow on purpose: they have threads of their own, so that they cannot keep readers waiting.
-        self.clerks = CapacityLimiter(2)
+        self.hashing = CapacityLimiter(2)
 
     def count(self, request: Request, account: str | None = None) -> None:
         """Count a try, or decline it; whether the account exists makes no difference."""
@@ -81,7 +81,7 @@ async def login(request: Request, body: LoginBody, room: TheRoom) -> Response:
     entrance: Entrance = request.app.state.entrance
     entrance.count(request, body.name)
     check = partial(room.accounts.enter, body.name, body.password, body.code)
-    account = await to_thread.run_sync(check, limiter=entrance.clerks)
+    account = await to_thread.run_sync(check, limiter=entrance.hashing)
     if account is None:
         server.refused(request.scope, "login")
         raise Declined(WRONG)
@@ -156,7 +156,7 @@ async def password(request: Request, body: PasswordBody, room: TheRoom, account:
     entrance: Entrance = request.app.state.entrance
     entrance.count(request, account.name)
     change = partial(room.accounts.change_password, account, body.old, body.new)
-    if not await to_thread.run_sync(change, limiter=entrance.clerks):
+    if not await to_thread.run_sync(change, limiter=entrance.hashing):
         server.refused(request.scope, "password")
         raise Declined(OLD_IS_WRONG)
     entrance.take_back(request, account.name)
@@ -194,12 +194,12 @@ def _set_cookie(room: Room, response: Response, name: str, value: str, seconds: 
     response.set_cookie(name, value, max_age=seconds, **secure)
 
 
-office_router = APIRouter(prefix="/api")
+accounts_router = APIRouter(prefix="/api")
 
 AccountId = Annotated[int, Path(ge=1, le=2**53)]
 
 
-@office_router.get("/accounts")
+@accounts_router.get("/accounts")
 def accounts(
     room: TheRoom, _account: Me, sort: Annotated[Literal["name", "role", "at"], Query()] = "name"
 ) -> dict[str, Any]:
@@ -208,14 +208,14 @@ def accounts(
     return {"accounts": sorted(listed, key=lambda card: (card[sort], card["name"]))}
 
 
-@office_router.post("/accounts")
+@accounts_router.post("/accounts")
 def make_account(body: NewAccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
     """Make an account and the link by which it is entered first."""
     made = room.accounts.make(body.name, body.role, by=account.name)
     return {"account_id": made.account_id, "link": _link(room, made, account.name)}
 
 
-@office_router.post("/accounts/{account_id}")
+@accounts_router.post("/accounts/{account_id}")
 def change_account(account_id: AccountId, body: AccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
     """Change what somebody may do, or let him in no more."""
     changed = _found(room, account_id).account
@@ -226,7 +226,7 @@ def change_account(account_id: AccountId, body: AccountBody, room: TheRoom, acco
     return _shown(_found(room, account_id))
 
 
-@office_router.post("/accounts/{account_id}/link")
+@accounts_router.post("/accounts/{account_id}/link")
 def link(account_id: AccountId, room: TheRoom, account: Me) -> dict[str, Any]:
     """Make a login link for somebody; it is shown once and works once."""
     card = _found(room, account_id)
@@ -235,14 +235,14 @@ def link(account_id: AccountId, room: TheRoom, account: Me) -> dict[str, Any]:
     return {"link": _link(room, card.account, account.name)}
 
 
-@office_router.get("/sessions")
+@accounts_router.get("/sessions")
 def sessions(request: Request, room: TheRoom, account: Me) -> dict[str, Any]:
     """List one's own sessions."""
     visits = room.sessions.visits(account.account_id, token_of(request) or "")
     return {"sessions": [asdict(visit) for visit in visits]}
 
 
-@office_router.post("/sessions/end-others")
+@accounts_router.post("/sessions/end-others")
 def end_others(request: Request, room: TheRoom, account: Me) -> dict[str, Any]:
     """End one's sessions in other browsers."""
     return {"ended": room.sessions.end_others(account.account_id, token_of(request) or "")}

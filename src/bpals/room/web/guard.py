@@ -1,4 +1,4 @@
-"""The guard at the door: what is refused before anything else looks at it, and the headers on whatever goes out.
+"""The guard: what is refused before anything else looks at it, who may use which route, and the headers of replies.
 
 A request must name this room as its host. One that changes something must come from this room's own pages, as
 `Sec-Fetch-Site` or `Origin` says, and bring JSON; its body must be short and must arrive soon. Ranges are not served.
@@ -30,8 +30,8 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
+# For pixels: whatever they turn out to be, they are not run.
 FILM_POLICY = "sandbox; default-src 'none'; frame-ancestors 'none'"
-"""For pixels: whatever they turn out to be, they are not run."""
 
 _ALWAYS: Mapping[str, str] = {
     "content-security-policy": CONTENT_POLICY,
@@ -111,7 +111,7 @@ def _wants_page(request: Request) -> bool:
 
 ANYONE = frozenset({"nobody", "reader", "adjudicator", "admin"})
 READERS = frozenset({"reader", "adjudicator", "admin"})
-JUDGES_OF_READERS = frozenset({"adjudicator", "admin"})
+SETTLERS = frozenset({"adjudicator", "admin"})
 ADMINS = frozenset({"admin"})
 
 RULES: Mapping[tuple[str, str], frozenset[str]] = {
@@ -146,9 +146,9 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/api/rounds/next"): READERS,
     ("POST", "/api/rounds/{case_id}"): READERS,
     ("GET", "/api/rounds/{case_id}/films/{n}"): READERS,
-    ("POST", "/api/adjudication/next"): JUDGES_OF_READERS,
-    ("POST", "/api/adjudication/{case_id}"): JUDGES_OF_READERS,
-    ("GET", "/api/adjudication/{case_id}/films/{n}"): JUDGES_OF_READERS,
+    ("POST", "/api/adjudication/next"): SETTLERS,
+    ("POST", "/api/adjudication/{case_id}"): SETTLERS,
+    ("GET", "/api/adjudication/{case_id}/films/{n}"): SETTLERS,
     ("GET", "/api/progress"): READERS,
     ("GET", "/api/sessions"): READERS,
     ("POST", "/api/sessions/end-others"): READERS,
@@ -350,8 +350,8 @@ UNKNOWN_QUERY = Problem(status=422, code="invalid", message="The address asks fo
 LONGEST_TOKEN = 200
 
 
-async def pass_door(request: Request) -> None:
-    """Let a request in as its account, or decline it."""
+async def check_access(request: Request) -> None:
+    """Let a request in as its account, or decline it: a dependency of every route."""
     path = request.scope["route"].path
     allowed = RULES[request.method, path]
     if set(request.query_params) - QUERIES.get(path, frozenset()) or _doubled(request):
@@ -374,6 +374,7 @@ async def who(request: Request) -> Account | None:
         return None
     room: Room = request.app.state.room
     sessions = room.sessions
+    # In a file the look-up takes less time than handing it to another thread; over a network it must not hold the loop.
     if not sessions.at_hand:
         return await run_in_threadpool(sessions.find, token)
     account, due = sessions.look_up(token)
@@ -390,7 +391,7 @@ def token_of(request: Request) -> str | None:
 
 
 async def the_account(request: Request) -> Account:
-    """Give the account that passed the door."""
+    """Give the account that was let in."""
     account: Account = request.state.account
     return account
 

@@ -23,8 +23,8 @@ from bpals.errors import UsageError
 from bpals.room.people.accounts import AccountCard
 
 LOGGER = "bpals.room"
+# Packages that write rows, tags, addresses or parts of files when they are asked for details.
 QUIET = ("sqlalchemy", "PIL", "pydicom", "httpx", "httpcore", "asyncio", "multipart", "uvicorn.access")
-"""Packages that write rows, tags, addresses or parts of files when they are asked for details."""
 TRUSTED = ("bpals.room", "uvicorn.error")  # loggers whose sentences are fixed; those of others are withheld
 
 

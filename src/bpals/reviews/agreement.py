@@ -191,16 +191,9 @@ def _of_items(totals: Floats, grades: int) -> dict[str, Floats]:
     items, alike, rest = totals[..., 0], totals[..., 1], totals[..., 2:]
     agreement, shares = _over(alike, items), _over(rest[..., :grades], items[..., None])
     coincidences = rest[..., grades:].reshape(*items.shape, grades, grades)
-    each = specific(coincidences)
-    return {
-        "agreement": agreement,
-        "fleiss": fleiss(agreement, shares),
-        "alpha": krippendorff(coincidences),
-        "alpha_ordinal": krippendorff(coincidences, ordinal=True),
-        "ac1": gwet(agreement, shares),
-        "positive": each[..., -1],
-        "negative": each[..., 0],
-    }
+    kinds = {"fleiss": fleiss(agreement, shares), "alpha": krippendorff(coincidences)}
+    kinds["alpha_ordinal"] = krippendorff(coincidences, ordinal=True)
+    return {"agreement": agreement, **kinds, "ac1": gwet(agreement, shares), **_by_side(coincidences)}
 
 
 def _of_two(cells: Floats) -> dict[str, Floats]:
@@ -209,15 +202,13 @@ def _of_two(cells: Floats) -> dict[str, Floats]:
     whole = cells.sum(axis=(-2, -1))
     agreement = _over(np.trace(cells, axis1=-2, axis2=-1), whole)
     shares = _over(coincidences.sum(axis=-1) / 2, whole[..., None])
+    kinds = {"kappa": cohen(cells), "alpha": krippendorff(coincidences), "ac1": gwet(agreement, shares)}
+    return {"agreement": agreement, **kinds, **_by_side(coincidences)}
+
+
+def _by_side(coincidences: Floats) -> dict[str, Floats]:
     each = specific(coincidences)
-    return {
-        "agreement": agreement,
-        "kappa": cohen(cells),
-        "alpha": krippendorff(coincidences),
-        "ac1": gwet(agreement, shares),
-        "positive": each[..., -1],
-        "negative": each[..., 0],
-    }
+    return {"positive": each[..., -1], "negative": each[..., 0]}
 
 
 def _drawn(

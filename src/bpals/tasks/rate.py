@@ -1,10 +1,10 @@
 """The error rate of a dataset's labels: what `bpals rate` and `bpals rate plan` print, in one call each.
 
 plan = plan_rate("audit", findings=["Pneumothorax"], reads=300)
-plan.reading_list   what to read, in this order: films and findings, nothing about the claims
-plan.widths         which width how many reads are expected to buy
-told = rate("audit", reviews="reads.csv")
-told.rates          one row a finding, group and kind of claim, with intervals
+plan.reading_list   what to read, in this order: images and findings, nothing about their labels
+plan.widths         the width of the interval that each number of reads is expected to give
+found = rate("audit", reviews="reads.csv")
+found.rates         one row per finding, group and kind of label, with intervals
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Plan:
 
     reading_list: pl.DataFrame  # `image_id, finding, verdict, reader`: what was drawn now, in the order of reading
     widths: pl.DataFrame  # the expected width of the interval for several numbers of reads, finding by finding
-    reads: int  # reads a finding, those of earlier plans included
+    reads: int  # reads per finding, those of earlier plans included
     batch: int  # 1 for the first list of a workspace; a later one adds to it
     guessed: tuple[str, ...] = ()
     """Findings whose trust no expert label taught: their expected rate is mostly far too high."""
@@ -56,7 +56,7 @@ class Plan:
 class Rates:
     """Error rates, and what they rest on."""
 
-    rates: pl.DataFrame  # one row a finding, group and kind of claim; the columns are explained in docs/rate.md
+    rates: pl.DataFrame  # one row per finding, group and kind of label; the columns are explained in docs/rate.md
     reviews: pl.DataFrame  # the reads that were understood, with the chance with which each pair was drawn
     notes: list[Notice] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -71,12 +71,12 @@ def plan_rate(
     seed: int = 0,
     progress: Progress = lambda _what, _share: None,
 ) -> Plan:
-    """Draw pairs to be read, `reads` a finding or as many as a `width` takes, and keep the key in the workspace.
+    """Draw pairs to be read, `reads` per finding or as many as a `width` takes, and keep the key in the workspace.
 
     A plan that is there is added to: its strata stay, its pairs stay drawn, and only what is missing is listed.
     """
     if (reads is None) == (width is None):
-        raise UsageError("say how many reads a finding, or which width. Type: --reads 300, or --width 0.03")
+        raise UsageError("say how many reads per finding, or which width. Type: --reads 300, or --width 0.03")
     home = Workspace(workspace)
     audit = home.open()
     before = _plan_of(home)
@@ -107,9 +107,9 @@ def rate(
     films: Collection[str] | None = None,
     seed: int = 0,
 ) -> Rates:
-    """Tell the label error rate of a workspace's dataset from reads: a file, or a table with the columns of REVIEWS.
+    """Estimate the label error rate of a workspace's dataset from reads: a file, or a table with REVIEWS' columns.
 
-    `films` names those that could be drawn, where not all could: the rate is theirs.
+    `films` names the images that could be drawn, where not all could: the rate is theirs.
     """
     home = Workspace(workspace)
     audit = home.open()

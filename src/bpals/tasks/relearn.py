@@ -63,12 +63,7 @@ class Taught:
 
 
 def teach(
-    workspace: Path,
-    reviews: Reviews,
-    study: Study,
-    *,
-    films: frozenset[str] | None = None,
-    read: Reviews | None = None,
+    workspace: Path, reviews: Reviews, study: Study, *, films: frozenset[str] | None = None, read: Reviews | None = None
 ) -> Taught:
     """Relearn from the reads of all studies, and draw a study's queue anew; a room does it in another process.
 
@@ -85,10 +80,7 @@ def version(workspace: str | os.PathLike[str]) -> str:
 
 
 def relearn(
-    workspace: str | os.PathLike[str],
-    reviews: Reviews,
-    *,
-    progress: Progress = lambda _what, _share: None,
+    workspace: str | os.PathLike[str], reviews: Reviews, *, progress: Progress = lambda _what, _share: None
 ) -> Relearned:
     """Weigh the sealed answers of a workspace's audit anew with these reads, and seal what comes of it.
 

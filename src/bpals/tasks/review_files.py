@@ -1,10 +1,10 @@
 """Reviews as files: what `bpals review export` and `bpals review import` do, in one call each.
 
-export_reviews("audit", "reads.csv")                          every review of the workspace, one row a read
+export_reviews("audit", "reads.csv")                          every review of the workspace, one row per read
 export_reviews("audit", "tasks.json", format="label-studio")
-told = import_reviews("audit", "readers.csv")                 brought in twice, a read is one
-told.reviews        what was new, as a table
-told.notices        what was odd about the file, counted
+imported = import_reviews("audit", "readers.csv")             brought in twice, a read is one
+imported.reviews    what was new, as a table
+imported.notices    what was odd about the file, counted
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ def export_reviews(
     progress("looking at the films", 0.3)
     films = _films(home, table, chosen, images)
     progress(f"writing {target.name}", 0.7)
-    told, replaced = (table, []) if chosen in WHOLE else exchange.standing(table)
-    written = WRITERS[chosen](told, films)
+    reviews, replaced = (table, []) if chosen in WHOLE else exchange.standing(table)
+    written = WRITERS[chosen](reviews, films)
     _write(target, written.files)
     notices = (*replaced, *written.notices)
-    return Exported(path=target, reviews=told.height, files=len(written.files), notices=notices)
+    return Exported(path=target, reviews=reviews.height, files=len(written.files), notices=notices)
 
 
 def import_reviews(
@@ -132,8 +132,8 @@ def import_reviews(
 ) -> Imported:
     """Bring the reads of a file into a workspace, all or none; those that are there already stay as they are.
 
-    The file is an export, or any sheet with one row a read. Without a `format` its content tells. `reader` is who read
-    where the file names nobody.
+    The file is an export, or any sheet with one row per read. Without a `format` its content tells. `reader` is who
+    read where the file names nobody.
     """
     path, home = Path(file), Workspace(workspace)
     if format is not None and format not in FORMATS:
@@ -143,23 +143,27 @@ def import_reviews(
     vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
     known = audit.table("images.parquet", "image_id")["image_id"]
     found, digest = _found(path, format, vocabulary)
-    checked = exchange.checked(_of_the_vocabulary(found.table, vocabulary, path), str(path), reader)
+    spelled = verdicts.spellings(vocabulary, verdicts.GROUPS)
+    words = found.table["finding"].drop_nulls().unique(maintain_order=True)
+    names = {word: named(word, spelled, str(path)) for word in words}
+    checked = exchange.checked(found.table.with_columns(pl.col("finding").replace(names)), str(path), reader)
     whole, strange = _of_known_films(checked, known, path)
-    told, replaced = exchange.standing(whole)
-    notices = [*found.notices, *strange, *replaced, *_unaudited(told, vocabulary), *exchange.repeated(told)]
-    reads = identified(told).with_columns(pl.col("at").fill_null(now()))
+    kept, replaced = exchange.standing(whole)
+    notices = [*found.notices, *strange, *replaced, *_unaudited(kept, vocabulary), *exchange.repeated(kept)]
+    # A read without a time gets the one at which it came; its id is made before, so that a second import finds it.
+    reads = identified(kept).with_columns(pl.col("at").fill_null(now()))
     progress("keeping them", 0.5)
     new = _kept(home, ledger, reads, f"{path.name} {digest}")
-    return Imported(reviews=new, read=whole.height, already=told.height - new.height, notices=tuple(notices))
+    return Imported(reviews=new, read=whole.height, already=kept.height - new.height, notices=tuple(notices))
 
 
 def _kept(home: Workspace, given: str | None, reads: pl.DataFrame, source: str) -> pl.DataFrame:
     """Keep reads in one transaction, here or through the room that is open, and give those that are new."""
     address = ledger_of(home, given)
     if is_served(address):
-        told = have_done(address, IMPORT, {"reads": reads.rows(named=True), "source": source})
+        reply = have_done(address, IMPORT, {"reads": reads.rows(named=True), "source": source})
         return reads.unique("external_id", keep="first", maintain_order=True).filter(
-            pl.col("external_id").is_in(told["new"])
+            pl.col("external_id").is_in(reply["new"])
         )
     with open_ledger(home, given) as book, book.lock("bpals review import"):
         return book.change(lambda connection: add_reviews(connection, reads, source))
@@ -242,11 +246,8 @@ def _films(home: Workspace, table: pl.DataFrame, chosen: str, images: str | os.P
 
 
 def _dicom(shelf: Shelf, image_id: str) -> bytes | None:
-    """Give the file of a film that is DICOM."""
-    for _, content in shelf.read([image_id]):
-        if not isinstance(content, Refusal) and prepare.is_dicom(content):
-            return content
-    return None
+    contents = (content for _, content in shelf.read([image_id]) if not isinstance(content, Refusal))
+    return next((content for content in contents if prepare.is_dicom(content)), None)
 
 
 def _found(path: Path, given: str | None, vocabulary: Vocabulary) -> tuple[Found, str]:
@@ -281,13 +282,6 @@ def _seen(content: bytes, path: Path) -> str:
         if module.is_ours(whole):
             return name
     raise TruthError(f"{path} is JSON, but neither of Label Studio, FiftyOne nor COCO. Name another file")
-
-
-def _of_the_vocabulary(table: pl.DataFrame, vocabulary: Vocabulary, path: Path) -> pl.DataFrame:
-    """Call findings as the vocabulary does; a group keeps its name, and so does what is outside of both."""
-    known = verdicts.spellings(vocabulary, verdicts.GROUPS)
-    words = table["finding"].drop_nulls().unique(maintain_order=True)
-    return table.with_columns(pl.col("finding").replace({word: named(word, known, str(path)) for word in words}))
 
 
 def _of_known_films(table: pl.DataFrame, known: pl.Series, path: Path) -> tuple[pl.DataFrame, list[Notice]]:
@@ -330,14 +324,14 @@ def _unaudited(table: pl.DataFrame, vocabulary: Vocabulary) -> list[Notice]:
     return notices
 
 
-def as_json(told: Imported) -> dict[str, Any]:
-    """Say for a program what a file brought."""
+def as_json(imported: Imported) -> dict[str, Any]:
+    """Write for a program what a file brought."""
     return {
-        "read": told.read,
-        "new": told.reviews.height,
-        "already": told.already,
-        "readers": sorted(told.reviews["reader"].unique()),
-        "films": told.reviews["image_id"].n_unique(),
-        "findings": dict(told.reviews.group_by("finding", maintain_order=True).len().iter_rows()),
-        "notices": [{"code": each.code, "count": each.count, "message": each.message} for each in told.notices],
+        "read": imported.read,
+        "new": imported.reviews.height,
+        "already": imported.already,
+        "readers": sorted(imported.reviews["reader"].unique()),
+        "films": imported.reviews["image_id"].n_unique(),
+        "findings": dict(imported.reviews.group_by("finding", maintain_order=True).len().iter_rows()),
+        "notices": [{"code": each.code, "count": each.count, "message": each.message} for each in imported.notices],
     }

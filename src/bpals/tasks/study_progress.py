@@ -316,10 +316,7 @@ def gather(desk: Desk) -> Gathered:
         return pl.DataFrame([tuple(row) for row in connection.execute(rows)], schema=_DRAWN, orient="row")
 
     return Gathered(
-        reviews=desk.reviews(),
-        consensus=desk.consensus(),
-        drawn=desk.ledger.look(drawn),
-        stopped=desk.stopped(),
+        reviews=desk.reviews(), consensus=desk.consensus(), drawn=desk.ledger.look(drawn), stopped=desk.stopped()
     )
 
 
@@ -362,11 +359,7 @@ def _shown(home: Workspace) -> tuple[str, ...] | None:
 
 
 def progress(
-    workspace: str | os.PathLike[str],
-    gathered: Gathered,
-    study: Study,
-    *,
-    films: Collection[str] | None = None,
+    workspace: str | os.PathLike[str], gathered: Gathered, study: Study, *, films: Collection[str] | None = None
 ) -> dict[str, Any]:
     """Tell how far a study is; `films` names those that can be shown, where not all can: the error rate is theirs.
 

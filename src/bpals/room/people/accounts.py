@@ -104,7 +104,9 @@ class Accounts:
         key: str | None = None,
     ) -> Account:
         """Make an account; without a password one enters it by a link or by OIDC. The same `key` twice makes one."""
-        shown = _checked_name(name)
+        shown = " ".join(name.split())
+        if not shown or len(shown) > LONGEST_NAME or not shown.isprintable():
+            raise UsageError(f"an account's name has 1 to {LONGEST_NAME} printable characters, and {name!r} has not")
         kept = self._hash(shown, password) if password is not None else None
         row = {"name": shown, "role": _checked_role(role), "password": kept, "subject": subject}
 
@@ -253,7 +255,9 @@ class Accounts:
             connection.execute(update(ACCOUNT).where(_is(account)).values(dict(values)))
             for table in (SESSION, LINK) if end else ():
                 connection.execute(delete(table).where(table.c.account_id == account.account_id))
-            _keep_an_admin(connection, account)
+            admins = select(ACCOUNT.c.account_id).where(ACCOUNT.c.role == "admin", ACCOUNT.c.disabled == 0)
+            if account.role == "admin" and connection.execute(admins).first() is None:
+                raise UsageError("this is the last admin who can enter. Make another one first")
             _note(connection, by, action, account)
 
         self._ledger.change(work)
@@ -262,13 +266,6 @@ class Accounts:
         if why := objection(password, name):
             raise UsageError(f"this password is refused: {why}. Take a longer one, such as four words")
         return self._passwords.hash(password)
-
-
-def _checked_name(name: str) -> str:
-    shown = " ".join(name.split())
-    if not shown or len(shown) > LONGEST_NAME or not shown.isprintable():
-        raise UsageError(f"an account's name has 1 to {LONGEST_NAME} printable characters, and {name!r} has not")
-    return shown
 
 
 def _checked_role(role: str) -> str:
@@ -282,12 +279,6 @@ def _refuse_subject(connection: Connection, subject: str, *, but: int) -> None:
     others = select(ACCOUNT.c.name).where(ACCOUNT.c.subject == subject, ACCOUNT.c.account_id != but)
     if (holder := connection.execute(others).scalar()) is not None:
         raise UsageError(f"the account {holder!r} belongs to that person of the OIDC provider already")
-
-
-def _keep_an_admin(connection: Connection, changed: Account) -> None:
-    admins = select(ACCOUNT.c.account_id).where(ACCOUNT.c.role == "admin", ACCOUNT.c.disabled == 0)
-    if changed.role == "admin" and connection.execute(admins).first() is None:
-        raise UsageError("this is the last admin who can enter. Make another one first")
 
 
 def _is(account: Account) -> ColumnElement[bool]:

@@ -1,4 +1,4 @@
-"""OIDC: somebody else says who a person is. Code flow with PKCE, state and nonce; the redirect address is one, exactly.
+"""OIDC: a provider says who a person is. Code flow with PKCE, state and nonce, and one exact redirect address.
 
 Nobody gets an account by it: an admin invites a person by address, and the provider's verified address binds the
 account to the provider's own name for that person at the first login.
@@ -70,12 +70,12 @@ class Person:
 
 
 def subject_of(issuer: str, sub: str) -> str:
-    """Write down who a person is for a provider."""
+    """Name a person as a provider does."""
     return f"{issuer} sub:{sub}"
 
 
 def invitation_of(issuer: str, address: str) -> str:
-    """Write down whom an admin invites; the address is compared without regard to case."""
+    """Name whom an admin invites; the address is compared without regard to case."""
     return f"{issuer} email:{address.strip().casefold()}"
 
 
@@ -114,11 +114,11 @@ class Provider:
         self._settings = settings
         self._secret = hmac.new(secret, b"oidc", hashlib.sha256).digest()
         self._redirect = f"{origin}{RETURN}"
-        self._turn = threading.Lock()
+        self._guard = threading.Lock()
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def start(self, after: str) -> tuple[str, str]:
-        """Give the address to send somebody to, and the sealed note that must come back with the answer."""
+        """Give the address to send somebody to, and the signed note that must come back with the answer."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
@@ -175,7 +175,8 @@ class Provider:
             nonce={"essential": True, "value": nonce},
         )
         try:
-            claims = dict(jwt.decode(token, self._keys(), algorithms=ALGORITHMS).claims)
+            keys = KeySet.import_key_set(self._remembered(str(self._discovered()["jwks_uri"])))  # type: ignore[arg-type]
+            claims = dict(jwt.decode(token, keys, algorithms=ALGORITHMS).claims)
             rules.validate(claims)
         except (JoseError, ValueError, KeyError, TypeError) as error:
             raise OidcFailed("token") from error
@@ -185,9 +186,6 @@ class Provider:
         if not isinstance(claims["sub"], str) or not claims["sub"].isprintable() or not 0 < len(claims["sub"]) <= 255:
             raise OidcFailed("sub")
         return claims
-
-    def _keys(self) -> KeySet:
-        return KeySet.import_key_set(self._remembered(str(self._discovered()["jwks_uri"])))  # type: ignore[arg-type]
 
     def _discovered(self) -> dict[str, Any]:
         issuer = self._settings.issuer
@@ -203,7 +201,7 @@ class Provider:
 
     def _remembered(self, address: str) -> dict[str, Any]:
         """Fetch what the provider publishes, once an hour."""
-        with self._turn:
+        with self._guard:
             at, found = self._known.get(address, (0.0, {}))
             if not found or time.monotonic() - at > KNOWN_S:
                 found = _fetch(address)

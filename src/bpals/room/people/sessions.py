@@ -1,4 +1,7 @@
-"""Sessions: who is in. They are kept in the ledger, so that ending one ends it everywhere."""
+"""Sessions: who is logged in, the installation's secret that signs them, and how often a login may be tried.
+
+Sessions are kept in the ledger, so that ending one ends it everywhere.
+"""
 
 from __future__ import annotations
 
@@ -75,11 +78,11 @@ class Throttle:
         self._window_s = window_s
         self._clock = clock
         self._tries: OrderedDict[str, deque[float]] = OrderedDict()
-        self._turn = threading.Lock()
+        self._guard = threading.Lock()
 
     def wait_s(self, key: str) -> float:
         """Count a try and give 0, or give the seconds until the next is allowed."""
-        with self._turn:
+        with self._guard:
             now = self._clock()
             tries = self._tries.setdefault(key, deque())
             self._tries.move_to_end(key)
@@ -94,13 +97,13 @@ class Throttle:
 
     def take_back(self, key: str) -> None:
         """Do not count the last try: it was right."""
-        with self._turn:
+        with self._guard:
             if tries := self._tries.get(key):
                 tries.pop()
 
     def forget(self, key: str) -> None:
         """Count from nothing again."""
-        with self._turn:
+        with self._guard:
             self._tries.pop(key, None)
 
 

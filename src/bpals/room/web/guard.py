@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -72,8 +72,7 @@ class Problem:
     status: int
     code: str  # one word, for a program
     message: str  # one sentence of ours, for a person: nothing that came with the request stands in it
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """What else the reply holds, such as the newer version of a reading."""
+    more: Mapping[str, Any] = field(default_factory=dict)  # also in the reply, such as the newer version of a reading
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,7 +92,8 @@ def problem_response(request: Request, problem: Problem, *, close: bool = False)
     """Tell a problem: a page to who asked for a page, else JSON."""
     reference = getattr(request.state, "id", "")
     headers = {**problem.headers, **({"connection": "close"} if close else {})}
-    if _wants_page(request):
+    to_look_at = request.method in {"GET", "HEAD"} and not request.url.path.startswith("/api/")
+    if to_look_at and "text/html" in request.headers.get("accept", ""):
         title = TITLES.get(problem.status, "Not done")
         page = PAGE.format(title=escape(title), message=escape(problem.message), id=escape(reference))
         return HTMLResponse(page, status_code=problem.status, headers=headers)
@@ -102,11 +102,6 @@ def problem_response(request: Request, problem: Problem, *, close: bool = False)
         return HTMLResponse(words, status_code=problem.status, headers=headers)
     error = {"code": problem.code, "message": problem.message, "id": reference}
     return JSONResponse({"error": error, **problem.more}, status_code=problem.status, headers=headers)
-
-
-def _wants_page(request: Request) -> bool:
-    asked = request.method in {"GET", "HEAD"} and not request.url.path.startswith("/api/")
-    return asked and "text/html" in request.headers.get("accept", "")
 
 
 ANYONE = frozenset({"nobody", "reader", "adjudicator", "admin"})
@@ -239,7 +234,7 @@ class Guard:
         await self._app(scope, _replay(body, receive), send)
 
     def _objection(self, scope: Scope, headers: Mapping[str, str]) -> Problem | None:
-        """Say what is wrong with a request before its body is read."""
+        """Give what is wrong with a request before its body is read."""
         host = headers.get("host", "").lower()
         if scope["path"] != "/healthz" and host not in self._hosts:
             return NOT_THIS_HOST
@@ -354,13 +349,17 @@ async def check_access(request: Request) -> None:
     """Let a request in as its account, or decline it: a dependency of every route."""
     path = request.scope["route"].path
     allowed = RULES[request.method, path]
-    if set(request.query_params) - QUERIES.get(path, frozenset()) or _doubled(request):
+    query = request.query_params
+    if set(query) - QUERIES.get(path, frozenset()) or len(query.multi_items()) != len(query):
         raise Declined(UNKNOWN_QUERY)
     if "nobody" in allowed:
         return
     account = await who(request)
     if account is None:
-        raise Declined(LOGIN if path.startswith("/api/") or request.method != "GET" else _to_login(path))
+        if path.startswith("/api/") or request.method != "GET":
+            raise Declined(LOGIN)
+        after = path if path in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
+        raise Declined(replace(LOGIN, status=303, headers={"location": f"/login?next={after}"}))
     request.state.account = account
     if account.role not in allowed:
         server.refused(request.scope, "role")
@@ -404,13 +403,3 @@ async def the_room(request: Request) -> Room:
 
 Me = Annotated[Account, Depends(the_account)]
 TheRoom = Annotated[Room, Depends(the_room)]
-
-
-def _doubled(request: Request) -> bool:
-    return len(request.query_params.multi_items()) != len(request.query_params)
-
-
-def _to_login(path: str) -> Problem:
-    """Send a stranger to the login page, and from there to where he wanted to go."""
-    after = path if path in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
-    return Problem(status=303, code="login", message="Log in first.", headers={"location": f"/login?next={after}"})

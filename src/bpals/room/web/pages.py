@@ -59,8 +59,7 @@ def _files(folder: str) -> list[Any]:
 
 
 def _asset(name: str, content: bytes) -> Asset:
-    suffix = name[name.rfind(".") :]
-    kind = KINDS.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    kind = KINDS.get(name[name.rfind(".") :]) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     return Asset(content=content, kind=kind, sha256=hashlib.sha256(content).hexdigest())
 
 
@@ -77,9 +76,7 @@ async def healthz() -> Response:
 
 @router.get("/static/{name}")
 async def static(
-    request: Request,
-    name: Annotated[str, Path(max_length=100)],
-    v: Annotated[str, Query(max_length=64)] = "",
+    request: Request, name: Annotated[str, Path(max_length=100)], v: Annotated[str, Query(max_length=64)] = ""
 ) -> Response:
     """Send a script or a style sheet: one of those in memory, by its name."""
     pages: Pages = request.app.state.pages

@@ -189,12 +189,7 @@ def lock(reading_id: ReadingId, body: ReadBody, room: TheRoom, account: Me) -> J
 def second(reading_id: ReadingId, body: ReadBody, room: TheRoom, account: Me) -> JSONResponse:
     """Keep the verdict after the reveal, apart from the blind one."""
     saved = room.desk.second(
-        account,
-        reading_id,
-        version=body.version,
-        key=body.key,
-        answer=body.answer.answer(),
-        spent=body.spent.spent(),
+        account, reading_id, version=body.version, key=body.key, answer=body.answer.answer(), spent=body.spent.spent()
     )
     return JSONResponse({**saved.reply, "version": saved.version})
 
@@ -217,12 +212,7 @@ def undo(reading_id: ReadingId, body: StepBody, room: TheRoom, account: Me) -> J
 def amend(reading_id: ReadingId, body: AmendBody, room: TheRoom, account: Me) -> JSONResponse:
     """Change a read after its lock, with a reason; the first one stays."""
     saved = room.desk.amend(
-        account,
-        reading_id,
-        version=body.version,
-        key=body.key,
-        answer=body.answer.answer(),
-        reason=body.reason,
+        account, reading_id, version=body.version, key=body.key, answer=body.answer.answer(), reason=body.reason
     )
     return _receipt(room, account, saved)
 

@@ -1,4 +1,4 @@
-"""The server: uvicorn with limits, so that one slow or greedy client does not keep readers waiting."""
+"""How a room is served: its log, its address, and uvicorn with limits, so that no client keeps readers waiting."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RoomFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=True, default=str)
 
     def _event(self, record: logging.LogRecord) -> str:
-        """Give the sentence of a record that has a fixed one; what was put into it is left out."""
+        # Only sentences that are fixed are written: an argument or a foreign message may name a patient.
         if record.name == "uvicorn.error" and not record.exc_info:
             return record.getMessage()
         if record.name.startswith(TRUSTED):
@@ -73,7 +73,7 @@ def request(scope: Scope, status: int, seconds: float) -> None:
 
 
 def refused(scope: Scope, why: str) -> None:
-    """Write down that somebody asked for what he may not have."""
+    """Write down that somebody asked for what they may not have."""
     logging.getLogger(LOGGER).warning("refused", extra={"fields": {**_fields(scope), "why": why}})
 
 
@@ -81,11 +81,6 @@ def failed(scope: Scope, error: BaseException) -> None:
     """Write down that something went wrong inside."""
     given = (type(error), error, error.__traceback__)
     logging.getLogger(LOGGER).error("failed", exc_info=given, extra={"fields": _fields(scope)})
-
-
-def event(what: str, **fields: str | float | None) -> None:
-    """Write down something else that happened, in words of ours."""
-    logging.getLogger(LOGGER).info(what, extra={"fields": fields})
 
 
 def _fields(scope: Scope) -> dict[str, Any]:
@@ -118,9 +113,8 @@ class Binding:
             return self.public.rstrip("/")
         scheme = "https" if self.certificate else "http"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return (
-            f"{scheme}://{host}" if self.port == (443 if self.certificate else 80) else f"{scheme}://{host}:{self.port}"
-        )
+        usual = 443 if self.certificate else 80
+        return f"{scheme}://{host}" if self.port == usual else f"{scheme}://{host}:{self.port}"
 
 
 def is_loopback(host: str) -> bool:

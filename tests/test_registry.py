@@ -76,7 +76,7 @@ def test_a_spec_is_written_as_it_is_typed(text):
 
 def test_an_unknown_kind_is_answered_with_what_was_meant():
     """The name, the nearest known one, and all of them."""
-    with pytest.raises(UnknownName, match=r"no kind of judge is called 'opanai'. Did you mean 'openai'\?.*stub"):
+    with pytest.raises(UnknownName, match=r"'opanai'.*'openai'\?.*stub"):
         parse_spec("opanai:model")
     with pytest.raises(UnknownName, match="'opanai'"):
         find("opanai")
@@ -96,13 +96,13 @@ def test_a_file_without_a_kind_is_answered_with_the_line_to_type(tmp_path, name,
 @pytest.mark.parametrize("text", ["table:", "python:", "table"])
 def test_a_kind_that_needs_a_target_says_so(text):
     """And how it is typed."""
-    with pytest.raises(UsageError, match=r"names no judge. Type: bpals judge run (table:FILE|python:FILE)"):
+    with pytest.raises(UsageError, match=r"(table:FILE|python:FILE)"):
         parse_spec(text)
 
 
 def test_nothing_after_the_at_is_an_error():
     """A revision that was cut off is not taken for none."""
-    with pytest.raises(UsageError, match=r"nothing stands after the @. Type openai:m"):
+    with pytest.raises(UsageError, match=r"after the @.* openai:m"):
         parse_spec("openai:m@")
 
 
@@ -132,7 +132,7 @@ def test_listing_the_judges_loads_none_of_them():
 def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
     """Where aiohttp cannot be found, openai: says what to install, and the list says it too."""
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(MissingExtra, match="openai: needs an optional package") as refused:
+    with pytest.raises(MissingExtra, match="openai: ") as refused:
         find("openai")
     assert str(refused.value).endswith(f"Type: {install_line('vlm')}")
     assert {row.kind: row.missing for row in known()}[SPECS["openai"].form] == install_line("vlm")
@@ -153,7 +153,7 @@ def test_two_packages_with_one_name_are_an_error_that_names_both(packages):
     """Nobody's judge is chosen in silence; the others can still be used."""
     add_package(packages, "onepackage", mine="onepackage:make")
     add_package(packages, "otherpackage", mine="otherpackage:make", free="otherpackage:make")
-    with pytest.raises(UsageError, match="onepackage and otherpackage all call a judge 'mine'"):
+    with pytest.raises(UsageError, match=r"onepackage .*otherpackage .*'mine'"):
         find("mine")
     assert "onepackage and otherpackage" in next(row.missing for row in known() if row.kind == "mine:")
     assert find("free")("", "") == ("made", "", "")
@@ -163,7 +163,7 @@ def test_two_packages_with_one_name_are_an_error_that_names_both(packages):
 def test_a_package_cannot_take_a_name_of_ours(packages):
     """A collision with a built-in is the same error."""
     add_package(packages, "pushy", stub="pushy:make")
-    with pytest.raises(UsageError, match="bpals and pushy all call a judge 'stub'"):
+    with pytest.raises(UsageError, match=r"bpals .*pushy .*'stub'"):
         find("stub")
     assert "pip uninstall pushy" in next(row.missing for row in known() if row.kind.startswith("stub:"))
 
@@ -172,7 +172,7 @@ def test_a_package_cannot_take_a_name_of_ours(packages):
 def test_an_entry_point_that_leads_nowhere_is_one_line(packages, where):
     """The package is named, not a traceback of ours."""
     add_package(packages, "half", broken=where)
-    with pytest.raises(UsageError, match=f"the package half names {where}, which cannot be loaded"):
+    with pytest.raises(UsageError, match=f"half .*{where}"):
         find("broken")
     sys.modules.pop("half", None)
 

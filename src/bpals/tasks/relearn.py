@@ -171,8 +171,8 @@ def _answers(audit: Sealed, dataset: Dataset, experts: Experts) -> tuple[Answers
     if wanted <= asked:
         return Answers(claims=claims, groups=groups if wanted else None), []
     message = (
-        f"the metadata judge was not asked about {', '.join(sorted(wanted - asked))}: what it says of the members stands "
-        "in. bpals audit --reviews FILE asks it"
+        f"the metadata judge was not asked about {', '.join(sorted(wanted - asked))}: its answers about the members "
+        "stand in. bpals audit --reviews FILE asks it"
     )
     return Answers(claims=claims), [Notice(code="groups_unasked", count=len(wanted - asked), message=message)]
 

@@ -266,3 +266,12 @@ def xrv_tables(xrv_wheel: Path) -> Path:
                     part.write(archive.read(member))
                 Path(part.name).replace(target)
     return folder
+
+
+@pytest.fixture
+def expert_folder(data_folder):
+    """The folder of radiologist labels, which is never part of the project."""
+    folder = data_folder / "expert"
+    if not folder.is_dir():
+        pytest.skip(f"no expert labels at {folder}: set BPALS_TEST_DATA")
+    return folder

@@ -9,15 +9,6 @@ from bpals.types import IMAGES, claims_schema, judgments_schema, signal_schema
 
 
 @pytest.fixture
-def expert_folder(data_folder):
-    """The folder of radiologist labels, which is never part of the project."""
-    folder = data_folder / "expert"
-    if not folder.is_dir():
-        pytest.skip(f"no expert labels at {folder}: set BPALS_TEST_DATA")
-    return folder
-
-
-@pytest.fixture
 def audit(tmp_path):
     """Write a workspace from rows `(image, finding, says, p_present)`; the patient is the image's first letter."""
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.numeric import patients
-from bpals.reviews.verdicts import DEFINITE, PAIR
+from bpals.reviews.verdicts import DEFINITE, PAIR, count_votes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -122,9 +122,7 @@ def against_the_others(reads: pl.DataFrame) -> pl.DataFrame:
 
 def majority(reads: pl.DataFrame) -> pl.DataFrame:
     """Make one reader of all: the verdict of most of them on each pair, and none where they split evenly."""
-    votes = _definite(reads).group_by(PAIR, maintain_order=True).agg(
-        yes=(pl.col("verdict") == "present").sum().cast(pl.Int64), reads=pl.len().cast(pl.Int64)
-    )  # fmt: skip
+    votes = count_votes(_definite(reads))
     settled = votes.filter(pl.col("yes") * 2 != pl.col("reads"))
     verdict = pl.when(pl.col("yes") * 2 > pl.col("reads")).then(pl.lit("present")).otherwise(pl.lit("absent"))
     return settled.select(*PAIR, reader=pl.lit(MAJORITY), verdict=verdict)

@@ -43,7 +43,7 @@ Row = dict[str, Any]
 
 def write(reviews: pl.DataFrame, films: Films) -> Written:
     """Write one report per reading; films that are no DICOM are counted, and none at all is refused."""
-    _needed()
+    _highdicom()
     files: dict[str, bytes] = {}
     others: list[str] = []
     left_out = 0
@@ -69,11 +69,14 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
     return Written(files=files, notices=tuple(counted("no_dicom", left_out, message)))
 
 
-def _needed() -> None:
+def _highdicom() -> tuple[Any, Any]:
+    """Import what writes reports when it is first needed: it is an extra, and takes a second to load."""
     try:
-        import highdicom  # noqa: F401, PLC0415
+        from highdicom import sr  # noqa: PLC0415
+        from pydicom.sr.codedict import codes  # noqa: PLC0415
     except ImportError:
         raise MissingExtra.of("DICOM SR", "sr") from None
+    return sr, codes
 
 
 @contextmanager
@@ -115,9 +118,7 @@ def _film(content: bytes) -> Any:
 
 
 def _by_person(name: str) -> dict[str, Any]:
-    from highdicom import sr  # noqa: PLC0415
-    from pydicom.sr.codedict import codes  # noqa: PLC0415
-
+    sr, codes = _highdicom()
     with _quiet():
         who = sr.PersonObserverIdentifyingAttributes(name=_person(name), login_name=name)
         kind = sr.CodedConcept.from_code(codes.DCM.Person)
@@ -125,9 +126,7 @@ def _by_person(name: str) -> dict[str, Any]:
 
 
 def _by_device() -> dict[str, Any]:
-    from highdicom import sr  # noqa: PLC0415
-    from pydicom.sr.codedict import codes  # noqa: PLC0415
-
+    sr, codes = _highdicom()
     what = sr.DeviceObserverIdentifyingAttributes(uid=_uid("device"), name="bpals")
     kind = sr.CodedConcept.from_code(codes.DCM.Device)
     return {"observer_device_context": sr.ObserverContext(kind, what)}
@@ -135,9 +134,7 @@ def _by_device() -> dict[str, Any]:
 
 def _document(film: Any, groups: list[Any], observer: dict[str, Any], known: list[str]) -> tuple[str, bytes]:
     """Write one report, and name its file after what it says, never after the patient."""
-    from highdicom import sr  # noqa: PLC0415
-    from pydicom.sr.codedict import codes  # noqa: PLC0415
-
+    sr, codes = _highdicom()
     with _quiet():
         report = sr.MeasurementReport(
             observation_context=sr.ObservationContext(**observer),
@@ -165,8 +162,7 @@ def _document(film: Any, groups: list[Any], observer: dict[str, Any], known: lis
 
 def _groups(row: Row, film: Any) -> list[Any]:
     """Write the verdict as one group of evaluations, and each box as a region of its own with the same tracking id."""
-    from highdicom import sr  # noqa: PLC0415
-
+    sr, _ = _highdicom()
     verdict = _verdict_group(row["finding"], row["verdict"], row["phase"], row["external_id"], film)
     _add_texts(verdict, row, (*GIVEN_BACK, "note"))
     tracking = {"uid": _uid("review", row["external_id"]), "identifier": row["external_id"]}
@@ -186,8 +182,7 @@ def _groups(row: Row, film: Any) -> list[Any]:
 
 def _verdict_group(finding: str, verdict: str, session: str, identifier: str, film: Any) -> Any:
     """Write one verdict about a film."""
-    from highdicom import sr  # noqa: PLC0415
-
+    sr, _ = _highdicom()
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(uid=_uid("review", identifier), identifier=identifier),
         finding_type=_code(finding),
@@ -199,8 +194,7 @@ def _verdict_group(finding: str, verdict: str, session: str, identifier: str, fi
 
 def _add_texts(group: Any, row: Row, names: Iterable[str]) -> None:
     """Add what DICOM has no code for, each under its own name."""
-    from highdicom import sr  # noqa: PLC0415
-
+    sr, _ = _highdicom()
     for name in names:
         if row[name] is not None and row[name] != "":
             group[0].ContentSequence.append(
@@ -213,14 +207,12 @@ def _source(film: Any) -> dict[str, Any]:
 
 
 def _code(word: str) -> Any:
-    from highdicom.sr import CodedConcept  # noqa: PLC0415
-
-    return CodedConcept(value=word[:MOST_MEANING], scheme_designator=SCHEME, meaning=word[:MOST_MEANING])
+    sr, _ = _highdicom()
+    return sr.CodedConcept(value=word[:MOST_MEANING], scheme_designator=SCHEME, meaning=word[:MOST_MEANING])
 
 
 def _verdict(verdict: str) -> Any:
-    from pydicom.sr.codedict import codes  # noqa: PLC0415
-
+    _, codes = _highdicom()
     known = {"present": codes.SCT.Present, "absent": codes.SCT.Absent, "uncertain": codes.SCT.Uncertain}
     return known.get(verdict) or _code(verdict)
 
@@ -239,7 +231,7 @@ def _uid(*words: str) -> str:
 
 def read(files: Mapping[str, bytes], name: str) -> Found:
     """Read reports that were written here; others are counted."""
-    _needed()
+    _highdicom()
     rows: list[Row] = []
     strange, settled = 0, 0
     for content in files.values():

@@ -669,11 +669,7 @@ def _settled(kind: str, labels: _Labels) -> Reference:
 def _voted(kind: str, labels: _Labels, min_readers: int | None) -> Reference:
     """Make one truth of each pair from its readers: the majority, or present if at least K say so."""
     labels.keep_one_per_reader()
-    votes = (
-        _definite(labels)
-        .group_by(PAIR, maintain_order=True)
-        .agg((pl.col("verdict") == "present").sum().alias("yes"), pl.len().alias("reads"), pl.col("split").first())
-    )
+    votes = count_votes(_definite(labels), pl.col("split").first())
     if min_readers is None:
         tied = votes.filter(pl.col("yes") * 2 == pl.col("reads"))
         labels.count(
@@ -694,6 +690,12 @@ def _voted(kind: str, labels: _Labels, min_readers: int | None) -> Reference:
     labels.count("few_readers", few.height, f"pair has {fewer} was left out", f"pairs have {fewer} were left out")
     enough = votes.filter(pl.col("reads") >= min_readers)
     return _reference(kind, labels, enough.with_columns(present=pl.col("yes") >= min_readers))
+
+
+def count_votes(definite: pl.DataFrame, *more: pl.Expr) -> pl.DataFrame:
+    """Count the verdicts on each pair that are present (`yes`), and all of them (`reads`)."""
+    yes = (pl.col("verdict") == "present").sum()
+    return definite.group_by(PAIR, maintain_order=True).agg(*more, yes=yes, reads=pl.len())
 
 
 def _definite(labels: _Labels) -> pl.DataFrame:

@@ -94,7 +94,9 @@ def plan_rate(
     _keep(home, pl.concat([kept.filter(~pl.col("finding").is_in(wanted)), drawn]))
     blank = pl.lit(None, pl.String).alias
     listed = new.select("image_id", "finding", blank("verdict"), blank("reader"))
-    guessed = tuple(name for name in table["finding"].unique(maintain_order=True) if name not in _taught(audit))
+    calibration = audit.run.get("calibration") or {}
+    fitted = {*calibration.get("findings", ()), *calibration.get("members", ())}
+    guessed = tuple(name for name in table["finding"].unique(maintain_order=True) if name not in fitted)
     return Plan(reading_list=listed, widths=table, reads=number, batch=batch, guessed=guessed)
 
 
@@ -163,12 +165,6 @@ def _claims(audit: Sealed) -> pl.DataFrame:
     return pl.concat(
         [audit.table(name, *columns).with_columns(pl.col("finding", "says").cast(pl.String)) for name in names]
     )
-
-
-def _taught(audit: Sealed) -> set[str]:
-    """Name the findings and groups whose trust was fitted on expert labels, and the members of such groups."""
-    calibration = audit.run.get("calibration") or {}
-    return {*calibration.get("findings", ()), *calibration.get("members", ())}
 
 
 def _resolve(audit: Sealed, findings: Sequence[str]) -> list[str]:

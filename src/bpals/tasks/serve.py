@@ -122,14 +122,13 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
             oidc=provider,
         )
         entrance = _entrance(room, opening.binding)
-        notices = (*shelf.notices, *films.notices, *_renewed(home, renewed), *_single_writer(ledger))
         yield OpenRoom(
             app=create_app(room),
             room=room,
             binding=opening.binding,
             entrance=entrance,
             cases=desk.counts().cases,
-            notices=(*notices, *(_shut_out(home, accounts) if entrance.endswith(LOGIN) else [])),
+            notices=(*shelf.notices, *films.notices, *_notices(home, room, ledger, renewed, entrance)),
         )
 
 
@@ -249,29 +248,23 @@ def _read_evidence(home: Workspace) -> Evidence:
     )
 
 
-def _renewed(home: Workspace, why: str) -> list[Notice]:
-    """Say that everybody has to log in again, where the installation's secret could not be used."""
-    if why in {"", NEVER}:
-        return []
-    message = f"{home.path / SECRET_FILE} was made anew, because {why}: whoever was logged in must log in again"
-    return [Notice(code="secret_renewed", count=1, message=message)]
-
-
-def _shut_out(home: Workspace, accounts: Accounts) -> list[Notice]:
-    """Name who may enter and cannot log in: who read alone came by a printed link, and now none is printed."""
-    names = [card.account.name for card in accounts.cards() if not (card.disabled or card.password or card.subject)]
-    if not names:
-        return []
-    typed = f"bpals review account password {shlex.quote(names[0])} --workspace {shlex.quote(str(home.path))}"
-    whose = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no password yet"
-    message = f"{whose}, and a link is printed only while nobody has one. Type: {typed}"
-    return [Notice(code="no_password", count=len(names), message=message)]
-
-
-def _single_writer(ledger: Ledger) -> list[Notice]:
-    """Say what to mind with an SQLite whose log may be damaged by a second writer."""
+def _notices(home: Workspace, room: Room, ledger: Ledger, renewed: str, entrance: str) -> Iterator[Notice]:
+    """Say what whoever opens the room should know before its readers do."""
+    if renewed not in {"", NEVER}:
+        message = f"{home.path / SECRET_FILE} was made anew, because {renewed}: whoever was logged in must log in again"
+        yield Notice(code="secret_renewed", count=1, message=message)
+    # An old SQLite may damage its log where a second process writes.
     warning = old_sqlite(sqlite3.sqlite_version_info) if ledger.dialect == "sqlite" else None
-    return [Notice(code="old_sqlite", count=1, message=f"SQLite {warning}")] if warning else []
+    if warning:
+        yield Notice(code="old_sqlite", count=1, message=f"SQLite {warning}")
+    # Who read alone came by a printed link; once anybody has a password, none is printed.
+    cards = room.accounts.cards() if entrance.endswith(LOGIN) else []
+    names = [card.account.name for card in cards if not (card.disabled or card.password or card.subject)]
+    if names:
+        typed = f"bpals review account password {shlex.quote(names[0])} --workspace {shlex.quote(str(home.path))}"
+        whose = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no password yet"
+        message = f"{whose}, and a link is printed only while nobody has one. Type: {typed}"
+        yield Notice(code="no_password", count=len(names), message=message)
 
 
 def _shelf(home: Workspace, opening: Opening) -> Shelf:

@@ -40,9 +40,9 @@ from sqlalchemy import Connection, select
 from bpals.errors import TruthError, UnknownName
 from bpals.images.collection import open_shelf
 from bpals.numeric import patients
-from bpals.reviews.agreement import DEFINITE, MEAN, Bootstrap, among, between, side_by_side
+from bpals.reviews.agreement import MEAN, Bootstrap, among, between, majority, side_by_side
 from bpals.reviews.ledger_reads import blind_reads, voting
-from bpals.reviews.verdicts import PAIR
+from bpals.reviews.verdicts import DEFINITE, PAIR
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import Study, default_study
 from bpals.signal import fairsample
@@ -280,14 +280,12 @@ def settled_claims(
     or somebody settled it. Of reads from files most decide.
     """
     word = pl.col("verdict").cast(pl.String)
-    votes = reads.group_by(PAIR, maintain_order=True).agg(
-        yes=(word == "present").sum().cast(pl.Int64), no=(word == "absent").sum().cast(pl.Int64)
-    )
-    yes = pl.when(pl.col("yes") > pl.col("no")).then(pl.lit("present"))
-    most = yes.when(pl.col("yes") < pl.col("no")).then(pl.lit("absent"))
+    read = reads.select(PAIR).unique(maintain_order=True)
+    most = majority(reads).select(*PAIR, most="verdict")
     stands = consensus.filter(pl.col("verdict").is_not_null()).select(*PAIR, agreed=word).unique(PAIR, keep="last")
     here = reviews.filter(pl.col("reading_id").is_not_null()).select(*PAIR, here=pl.lit(True)).unique()
-    both = votes.with_columns(most=most).join(stands, on=PAIR, how="left", maintain_order="left")
+    both = read.join(most, on=PAIR, how="left", maintain_order="left")
+    both = both.join(stands, on=PAIR, how="left", maintain_order="left")
     both = both.join(here, on=PAIR, how="left", maintain_order="left")
     truth = pl.when(pl.col("here")).then("agreed").otherwise(pl.coalesce("agreed", "most"))
     known = both.select(*PAIR, truth=pl.when(truth.is_in(SIDES)).then(truth))

@@ -406,7 +406,7 @@ def _insert(tx: Transaction, new: Sequence[Mapping[str, Any]], signal: str) -> d
     last = select(func.max(BATCH.c.number)).where(BATCH.c.study_id == tx.study_id)
     first = int(tx.connection.execute(last).scalar() or 0) + 1
     size, at = tx.study.batch, now()
-    same = {"study_id": tx.study_id, "wanted": tx.study.readers_per_case, "taken": 0, "withdrawn": 0}
+    same: dict[str, Any] = {"study_id": tx.study_id, "wanted": tx.study.readers_per_case, "taken": 0, "withdrawn": 0}
     same |= {"stage": "reading", "round": 0}
     cases = [{**case, **same, "batch": first + place // size} for place, case in enumerate(new)]
     numbers = range(first, first + -(-len(new) // size))

@@ -275,3 +275,15 @@ def expert_folder(data_folder):
     if not folder.is_dir():
         pytest.skip(f"no expert labels at {folder}: set BPALS_TEST_DATA")
     return folder
+
+
+@pytest.fixture
+def sheet(tmp_path):
+    """Write a text file and give its path."""
+
+    def write(text, name="truth.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write

@@ -619,7 +619,7 @@ ROW = {
 
 
 @pytest.fixture
-def sheet(tmp_path):
+def exported(tmp_path):
     """Write rows as an export, and read it as a sheet."""
 
     def make(*rows, kind="csv", drop=()):
@@ -632,22 +632,22 @@ def sheet(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_only_what_was_said_blind_votes(sheet, kind):
+def test_only_what_was_said_blind_votes(exported, kind):
     """Not a second read, a round, a repeat, or what no longer stands."""
     others = ({"phase": "second", "saw_signal": 1}, {"phase": "round"}, {"repeat": 1}, {"stands": 0})
     rows = ({}, {"phase": "amended", "reader": "ben"}, {"phase": "imported", "reader": "cay"}, *others)
-    assert voting(sheet(*rows, kind=kind)).cells["reader"].to_list() == ["ann", "ben", "cay"]
+    assert voting(exported(*rows, kind=kind)).cells["reader"].to_list() == ["ann", "ben", "cay"]
 
 
-def test_a_sheet_that_is_no_export_is_left_as_it_is(sheet):
+def test_a_sheet_that_is_no_export_is_left_as_it_is(exported):
     """A column `phase` of somebody's own means nothing here."""
-    own = sheet({"phase": "arterial"}, drop=["external_id"])
+    own = exported({"phase": "arterial"}, drop=["external_id"])
     assert voting(own) is own
     assert settled_in_export(own, KNOWN).is_empty()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_what_people_settled_is_known(sheet, kind):
+def test_what_people_settled_is_known(exported, kind):
     """By an adjudicator or in a round; a majority of blind reads, a hedge, and a finding nobody audits are not."""
     rows = (
         {"truth": "absent", "truth_by": "dee", "truth_round": 0},
@@ -656,7 +656,7 @@ def test_what_people_settled_is_known(sheet, kind):
         {"truth": "uncertain", "finding": "Edema", "truth_by": "dee", "truth_round": 0},
         {"truth": "present", "finding": "Fracture", "truth_by": "dee", "truth_round": 0},
     )
-    told = settled_in_export(sheet(*rows, kind=kind), KNOWN)
+    told = settled_in_export(exported(*rows, kind=kind), KNOWN)
     assert told.rows() == [("a.png", "Pleural_Thickening", 0.0), ("a.png", "Mass", 1.0)]
 
 

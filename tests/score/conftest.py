@@ -54,15 +54,3 @@ def signal(rows, findings, method):
             how = own[0] if own else method
             lines.append((image, finding, says, p, trust, None, None, None, 1, "trusted", [], 1, "unknown", None, how))
     return pl.DataFrame(lines, signal_schema(findings), orient="row")
-
-
-@pytest.fixture
-def sheet(tmp_path):
-    """Write a text file and give its path."""
-
-    def write(text, name="truth.csv"):
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    return write

@@ -247,7 +247,6 @@ def _with_intervals(figures: Mapping[str, Floats]) -> Row:
 
 
 def _mean(values: Floats) -> Floats:
-    """Average over the findings that have the figure."""
     known = values[:, ~np.isnan(values[0])]
     return np.asarray(known.mean(axis=1)) if known.shape[1] else np.full(len(values), np.nan)
 

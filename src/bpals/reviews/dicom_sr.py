@@ -88,7 +88,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _report(rows: list[Row], content: bytes) -> tuple[str, bytes]:
-    """Write the report of one reading."""
     film = _film(content)
     groups = [group for row in rows for group in _groups(row, film)]
     return _document(film, groups, _by_person(rows[0]["reader"]), [str(row["external_id"]) for row in rows])
@@ -181,7 +180,6 @@ def _groups(row: Row, film: Any) -> list[Any]:
 
 
 def _verdict_group(finding: str, verdict: str, session: str, identifier: str, film: Any) -> Any:
-    """Write one verdict about a film."""
     sr, _ = _highdicom()
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(uid=_uid("review", identifier), identifier=identifier),

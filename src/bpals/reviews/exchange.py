@@ -222,6 +222,7 @@ def true_boxes(text: str) -> bool:
 
 
 def _is_box(box: list[Any]) -> bool:
+    # In Python a bool is an int, and JSON may hold NaN.
     numbers = [each for each in box if isinstance(each, int | float) and not isinstance(each, bool)]
     return len(box) == len(numbers) == 4 and all(math.isfinite(each) for each in numbers) and min(box[2:]) >= 0
 

@@ -240,7 +240,7 @@ def _pixels(rectangle: Row, where: str) -> list[float]:
 
 
 def _of_the_film(results: list[Row]) -> Row:
-    """Read what is said of the film itself, where a page asks for it under these names."""
+    """Read quality and devices, which are about the film itself, where a page asks for them under these names."""
     chosen = {
         each.get("from_name"): each["value"].get("choices", []) for each in results if each.get("type") == "choices"
     }

@@ -617,7 +617,6 @@ def _one_per_reader(reads: pl.DataFrame, name: str) -> tuple[pl.DataFrame, list[
 
 
 def _together(files: Sequence[Path], parts: Sequence[Reviews]) -> Reviews:
-    """Make one set of reads of several files."""
     # Where one file knows the chance of a pair and another does not, the one that knows comes first.
     whole = pl.concat([part.table for part in parts]).sort(pl.col("inclusion").is_null(), maintain_order=True)
     table, notices = _one_per_reader(whole, " and ".join(file.name for file in files))

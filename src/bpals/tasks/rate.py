@@ -195,7 +195,7 @@ def _groups(images: pl.DataFrame, group_by: Sequence[str]) -> pl.DataFrame:
 
 
 def _band(age: pl.Expr) -> pl.Expr:
-    """Name the band of an age: 40-59, or 80+."""
+    # 40-59, or 80+ for the last.
     band = pl.lit(f"{AGES[-1]}+")
     for low, high in reversed(list(itertools.pairwise(AGES))):
         band = pl.when(age < high).then(pl.lit(f"{low}-{high - 1}")).otherwise(band)

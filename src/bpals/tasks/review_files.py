@@ -272,7 +272,6 @@ def _found(path: Path, given: str | None, vocabulary: Vocabulary) -> tuple[Found
 
 
 def _seen(content: bytes, path: Path) -> str:
-    """Tell a format by its content."""
     if prepare.is_dicom(content):
         return "dicom-sr"
     if content.lstrip()[:1] not in {b"{", b"["}:

@@ -53,7 +53,7 @@ from bpals.tasks.study_progress import gather, progress
 from bpals.types import Notice, Reviews
 
 SECRET_FILE = "room.secret"  # noqa: S105 -- a file name: the installation's secret, mode 0600, in the workspace
-ALONE = "reader"  # the account of whoever opens a room on his own machine without having made one
+ALONE = "reader"  # the account of whoever opens a room on their own machine without having made one
 LOGIN = "/login"
 
 
@@ -133,7 +133,7 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
 
 
 def serve_room(opening: Opening, *, ready: Callable[[OpenRoom], None], level: str = "WARNING") -> None:
-    """Open a room and serve it until it is interrupted; `ready` is told when it listens."""
+    """Open a room and serve it until it is interrupted; `ready` is called when it listens."""
     with _listening(opening.binding) as (listener, binding), open_room(replace(opening, binding=binding)) as room:
         # What was loaded stays: the collector would look at it again and again, for a third of a second each time.
         gc.collect()
@@ -181,7 +181,7 @@ def list_accounts(workspace: str | os.PathLike[str] = "audit", ledger: str | Non
 
 
 def invitation(provider: str | os.PathLike[str] | None, address: str) -> str:
-    """Say who somebody is for an OIDC provider before he has ever come: his address there."""
+    """Say who somebody is for an OIDC provider before they have ever come: their address there."""
     if provider is None:
         raise UsageError("which provider knows that address? Type: --oidc FILE")
     return invitation_of(load_oidc(provider).issuer, address)
@@ -279,7 +279,7 @@ def _shelf(home: Workspace, opening: Opening) -> Shelf:
 
 
 def _entrance(room: Room, binding: Binding) -> str:
-    """Say where to enter; who has no account with a password, on his own machine, gets a link that works once."""
+    """Say where to enter; who has no account with a password, on their own machine, gets a link that works once."""
     cards = [card for card in room.accounts.cards() if not card.disabled]
     if any(card.password or card.subject for card in cards) or not is_loopback(binding.host):
         return f"{binding.origin}{LOGIN}"

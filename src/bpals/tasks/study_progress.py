@@ -255,7 +255,6 @@ def _by_film(row: Mapping[str, Any], fair: pl.DataFrame, claims: pl.DataFrame) -
 
 
 def _stopping(gathered: Gathered, needed: Mapping[str, Any]) -> dict[str, Any]:
-    """Say whether the study may stop."""
     if gathered.stopped:
         return {"rule": "stopped", "reached": True, "words": gathered.stopped}
     more, target = needed["more_readings"], needed["target"]

@@ -16,6 +16,7 @@ from bpals.room.desk.readings import (
     Saved,
     Spent,
     Transaction,
+    Verdict,
     check_answer,
     check_reason,
     check_spent,
@@ -80,10 +81,7 @@ def lock(
     readings.check_version(tx, row, version)
     if row.state == "skipped":
         raise NotNow("you skipped this case. Undo the skip, then lock")
-    findings = _findings(tx, row)
-    check_answer(answer, findings)
-    check_spent(spent)
-    verdicts = complete(answer, findings, tx.study.unmarked)
+    verdicts = _verdicts(tx, row, answer, spent)
     if row.state == "released" and not readings.take_again(tx, row):
         # The case has all its readers: kept as a draft, nothing is lost and no reader too many counts.
         new = readings.change(tx, row, answer=answer.as_json())
@@ -112,10 +110,7 @@ def second(tx: Transaction, request: Request, version: int, answer: Answer, spen
     if row.state != "locked":
         raise NotNow("the second read comes after the lock. Lock the blind read first")
     readings.check_version(tx, row, version)
-    findings = _findings(tx, row)
-    check_answer(answer, findings)
-    check_spent(spent)
-    verdicts = complete(answer, findings, tx.study.unmarked)
+    verdicts = _verdicts(tx, row, answer, spent)
     seen = signal if signal is not None else row.signal
     if seen is None:
         raise NotNow("nothing was revealed of this case yet")
@@ -185,6 +180,14 @@ def _writable(tx: Transaction, reading_id: str, version: int) -> Any:
     return row
 
 
+def _verdicts(tx: Transaction, row: Row[Any], answer: Answer, spent: Spent) -> dict[str, Verdict]:
+    """Check an answer and its time, and give the verdict on every finding of the case."""
+    findings = _findings(tx, row)
+    check_answer(answer, findings)
+    check_spent(spent)
+    return complete(answer, findings, tx.study.unmarked)
+
+
 def _findings(tx: Transaction, row: Row[Any]) -> tuple[str, ...]:
     return tx.findings_of([row.case_id])[row.case_id]
 
@@ -207,7 +210,6 @@ def _store(
     spent: Spent | None = None,
     signal: str | None = None,
 ) -> dict[str, str]:
-    """Add one review per finding."""
     inclusion = {drawn.finding: drawn.inclusion for drawn in _INCLUSION.rows(tx.connection, of_case=row.case_id)}
     if tx.study.asks == "all":
         # It is the film that was drawn: each of its findings is read with the film's chance.

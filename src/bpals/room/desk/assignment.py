@@ -212,7 +212,6 @@ def _offer(tx: Transaction, *, stopped: bool, hints: BatchHints) -> list[Row[Any
 
 
 def _take(tx: Transaction, case: Row[Any], place: int) -> None:
-    """Lease a case that wants a reader."""
     slot = "1" if case.taken == 0 else readings.free_slot(tx, case.case_id, case.wanted)
     if slot is None:
         raise ContractBroken(f"case {case.case_id} counts {case.taken} readers, but its {case.wanted} places are taken")
@@ -489,7 +488,6 @@ def _finished(tx: Transaction, row: Row[Any, Any, Any, Any]) -> FinishedReading:
 
 
 def _stored(tx: Transaction, reading_id: str) -> dict[str, dict[str, Any]]:
-    """Give phase -> finding -> the stored review."""
     stored: dict[str, dict[str, Any]] = {}
     for review in _REVIEWS.rows(tx.connection, wanted_id=reading_id):
         # A later row stands instead of an earlier one: undone and read again.

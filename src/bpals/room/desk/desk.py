@@ -1,4 +1,4 @@
-"""The desk: where readers get their cases and hand in what they say. One call is one transaction, durable on return.
+"""The desk: where readers get their cases and hand in their verdicts. One call is one transaction, durable on return.
 
 desk = Desk.open(ledger, study)
 desk.draw(cases, signal)                          films into the study
@@ -64,7 +64,7 @@ class Desk:
         return cls(ledger, study, ledger.change(lambda connection: _enter(connection, study)))
 
     def draw(self, cases: pl.DataFrame, signal: str, *, replace: bool = False) -> int:
-        """Add films as cases (`drawing.COLUMNS`, in the order of reading), and say how many are new.
+        """Add films as cases (`assignment.COLUMNS`, in the order of reading), and say how many are new.
 
         `replace` first withdraws the cases of earlier draws that nobody has opened.
         """
@@ -241,12 +241,12 @@ class Desk:
         return self._read(ROOM, self._stopped)
 
     def consensus(self) -> pl.DataFrame:
-        """Give the verdict of every pair that has all its reads: `consensus.CONSENSUS`."""
+        """Give the verdict of every pair that has all its reads: CONSENSUS of the ledger."""
         rules = Rules(self.study.asks, self.study.reveal)
         return self.ledger.look(lambda connection: consensus(connection, self.study_id, rules))
 
     def reviews(self) -> pl.DataFrame:
-        """Give every review, and whether it stands: `consensus.REVIEW_COLUMNS`."""
+        """Give every review, and whether it stands: REVIEW_COLUMNS of the ledger."""
         return self.ledger.look(lambda connection: reviews(connection, self.study_id))
 
     def counts(self) -> Counts:

@@ -162,7 +162,7 @@ class Dispute:
 
     finding: str
     opinions: tuple[Opinion, ...]  # the newest of each reader
-    earlier: tuple[Opinion, ...] = ()  # what they said in the rounds before
+    earlier: tuple[Opinion, ...] = ()  # their opinions in the rounds before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

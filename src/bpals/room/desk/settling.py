@@ -90,9 +90,9 @@ class CaseReads:
     case: Row[Any]
     readers: tuple[Row[Any], ...]  # final readings, hidden repeats left out, in the order of their random ids
     blind: Mapping[str, Mapping[str, Row[Any]]]  # finding -> reading_id -> the row that stands
-    rounds: Mapping[int, Mapping[str, Mapping[str, Row[Any]]]]  # round -> finding -> reading_id -> what was said then
+    rounds: Mapping[int, Mapping[str, Mapping[str, Row[Any]]]]  # round -> finding -> reading_id -> the review then
     settled: frozenset[str]
-    pinned: Mapping[str, int]  # reading_id -> the last thing its reader said of the case, second reads left out
+    pinned: Mapping[str, int]  # reading_id -> the last review of its reader, second reads left out
     amended: Mapping[str, Mapping[str, Verdict]]
     """Finding -> reading_id -> what its reader says since, having seen the label."""
 
@@ -101,17 +101,17 @@ class CaseReads:
         """The findings on which the blind reads differ and that nobody settled."""
         return [
             finding
-            for finding, said in self.blind.items()
-            if finding not in self.settled and len({row.verdict for row in said.values()}) > 1
+            for finding, rows in self.blind.items()
+            if finding not in self.settled and len({row.verdict for row in rows.values()}) > 1
         ]
 
     def newest(self, finding: str, round_: int) -> dict[str, Row[Any]]:
-        """Give what each reader said last, up to a round."""
-        said = dict(self.blind[finding])
+        """Give the last review of each reader, up to a round."""
+        newest = dict(self.blind[finding])
         for number in sorted(self.rounds):
             if number <= round_:
-                said.update(self.rounds[number].get(finding, {}))
-        return said
+                newest.update(self.rounds[number].get(finding, {}))
+        return newest
 
 
 def majority(verdicts: Iterable[str]) -> str | None:
@@ -122,7 +122,7 @@ def majority(verdicts: Iterable[str]) -> str | None:
 
 
 def reads_of(tx: Transaction, case_id: int) -> CaseReads:
-    """Gather what was said of a case by those whose blind read is final."""
+    """Gather the reviews of a case by those whose blind read is final."""
     case = _CASE.first(tx.connection, of_case=case_id)
     return _gather(tx, case, _final_readers(tx, case_id))
 
@@ -194,7 +194,6 @@ def _store(tx: Transaction, reads: CaseReads, verdicts: Mapping[str, tuple[str, 
 
 
 def _record(tx: Transaction, reads: CaseReads, verdicts: Mapping[str, str], how: str, round_: int = 0) -> None:
-    """Write down what the rule settled."""
     if verdicts:
         digests = _store(tx, reads, {name: (verdict, how) for name, verdict in verdicts.items()}, round=round_)
         tx.note(how, {"case": reads.case.case_id, "adjudications": digests, "verdicts": dict(verdicts)})
@@ -324,7 +323,7 @@ def _dispute(reads: CaseReads, finding: str, names: Mapping[str, str], mine: set
         finding=finding,
         opinions=tuple(replace(_opinion(newest[r], names, mine), amended=since.get(r)) for r in shown if r in newest),
         earlier=tuple(
-            _opinion(said[r], names, mine) for said in before for r in shown if r in said and said[r] is not newest[r]
+            _opinion(rows[r], names, mine) for rows in before for r in shown if r in rows and rows[r] is not newest[r]
         ),
     )
 
@@ -346,8 +345,8 @@ def _check_how(reads: CaseReads, finding: str, verdict: str, how: str) -> None:
     """Refuse to call a majority what is none."""
     if how not in HOW:
         raise Refused(f"{finding} is settled by {how!r}; it is one of {', '.join(HOW)}")
-    said = reads.newest(finding, max(reads.rounds, default=0))
-    most = majority(row.verdict for row in said.values())
+    newest = reads.newest(finding, max(reads.rounds, default=0))
+    most = majority(row.verdict for row in newest.values())
     if how == "majority" and most != verdict:
         found = f"most say {most}" if most else "no verdict has more than half"
         raise Refused(f"{finding}: {verdict} is not the majority's verdict: {found}. Settle it as adjudicator")
@@ -377,7 +376,7 @@ def answer_round(tx: Transaction, request: Request, round_: int, verdicts: Mappi
         shown = show_disagreement(tx, reads, round_=reads.case.round)
         raise StaleVersion(f"round {round_} is over: this case is in round {reads.case.round}", shown)
     disputed = reads.disputed
-    if any(own.reading_id in said for said in reads.rounds.get(round_, {}).values()):
+    if any(own.reading_id in rows for rows in reads.rounds.get(round_, {}).values()):
         raise NotNow(f"you have answered round {round_} of this case. The others are asked first")
     complete_verdicts(verdicts, disputed)
     check_text(note, "the note")
@@ -407,10 +406,10 @@ def _mine(tx: Transaction, case_id: int) -> tuple[CaseReads, Row[Any]]:
 def _close(tx: Transaction, reads: CaseReads, disputed: list[str]) -> None:
     """End the round if everybody has answered: what all say is settled, and after the last round what most say."""
     round_ = reads.case.round
-    said = {finding: reads.rounds[round_].get(finding, {}) for finding in disputed}
-    if any(len(answers) < len(reads.readers) for answers in said.values()):
+    given = {finding: reads.rounds[round_].get(finding, {}) for finding in disputed}
+    if any(len(answers) < len(reads.readers) for answers in given.values()):
         return
-    votes = {finding: [row.verdict for row in answers.values()] for finding, answers in said.items()}
+    votes = {finding: [row.verdict for row in answers.values()] for finding, answers in given.items()}
     agreed = {finding: verdicts[0] for finding, verdicts in votes.items() if len(set(verdicts)) == 1}
     _record(tx, reads, agreed, "consensus", round_)
     left = [finding for finding in disputed if finding not in agreed]

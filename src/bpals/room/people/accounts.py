@@ -144,7 +144,7 @@ class Accounts:
         return _account(row)
 
     def enter(self, name: str, password: str, code: str = "") -> Account | None:
-        """Give the account that name, password and perhaps a code prove; it is not told which of them was wrong."""
+        """Give the account that name, password and perhaps a code prove; which of them was wrong is not said."""
         row = self._row((ACCOUNT.c.name == name) & (ACCOUNT.c.disabled == 0))
         fits = self._passwords.fits(row.password if row else None, password)
         if row is None or not fits:

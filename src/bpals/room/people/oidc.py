@@ -133,11 +133,11 @@ class Provider:
         }
         address = str(self._discovered()["authorization_endpoint"])
         note = {"state": state, "nonce": nonce, "verifier": verifier, "after": after, "ends": time.time() + FLOW_S}
-        return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", self._seal(note)
+        return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", self._sign(note)
 
-    def finish(self, sealed: str, code: str, state: str) -> Person:
+    def finish(self, signed: str, code: str, state: str) -> Person:
         """Trade the code for the provider's word, check it, and say who came."""
-        note = self._unseal(sealed)
+        note = self._open_note(signed)
         if not hmac.compare_digest(note["state"].encode(), state.encode()):
             raise OidcFailed("state")
         claims = self._claims(self._token(code, note["verifier"]), note["nonce"])
@@ -208,14 +208,14 @@ class Provider:
                 self._known[address] = (time.monotonic(), found)
             return found
 
-    def _seal(self, note: dict[str, Any]) -> str:
+    def _sign(self, note: dict[str, Any]) -> str:
         text = base64.urlsafe_b64encode(json.dumps(note).encode()).decode()
         return f"{text}.{hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()}"
 
-    def _unseal(self, sealed: str) -> dict[str, Any]:
-        text, _, seal = sealed.partition(".")
+    def _open_note(self, signed: str) -> dict[str, Any]:
+        text, _, mark = signed.partition(".")
         right = hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(right.encode(), seal.encode()):
+        if not hmac.compare_digest(right.encode(), mark.encode()):
             raise OidcFailed("seal")
         note: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text))
         if time.time() > note["ends"]:

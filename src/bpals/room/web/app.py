@@ -88,7 +88,6 @@ def _tell_problems(app: FastAPI) -> None:
 
 
 async def _declined(request: Request, error: Exception) -> Response:
-    """Answer what no route took."""
     if isinstance(error, Declined):
         return problem_response(request, error.problem)
     status = error.status_code if isinstance(error, HTTPException) else 400

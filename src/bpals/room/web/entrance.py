@@ -104,26 +104,26 @@ async def enter(request: Request, body: TokenBody, room: TheRoom) -> Response:
 
 @router.post("/oidc")
 async def oidc(request: Request, body: NextBody, room: TheRoom) -> Response:
-    """Send somebody to the provider, and remember in a sealed cookie what must come back."""
+    """Send somebody to the provider, and remember in a signed cookie what must come back."""
     provider = _provider(room)
     request.app.state.entrance.count(request)
     try:
-        address, sealed = await to_thread.run_sync(provider.start, _safe(body.next))
+        address, signed = await to_thread.run_sync(provider.start, _safe(body.next))
     except OidcFailed as failure:
         server.refused(request.scope, failure.code)
         raise Declined(NOT_VOUCHED) from failure
     response = JSONResponse({"next": address}, headers={"hx-redirect": address})
-    _set_cookie(room, response, f"{room.settings.cookie}-oidc", sealed, FLOW_S)
+    _set_cookie(room, response, f"{room.settings.cookie}-oidc", signed, FLOW_S)
     return response
 
 
 @router.post("/oidc/return")
 async def oidc_return(request: Request, body: OidcReturnBody, room: TheRoom) -> Response:
-    """Let somebody in whom the provider vouches for, if an admin made an account for him."""
+    """Let somebody in whom the provider vouches for, if an admin made an account for them."""
     provider = _provider(room)
     request.app.state.entrance.count(request)
-    sealed = request.cookies.get(f"{room.settings.cookie}-oidc", "")
-    finish = partial(provider.finish, sealed, body.code, body.state)
+    signed = request.cookies.get(f"{room.settings.cookie}-oidc", "")
+    finish = partial(provider.finish, signed, body.code, body.state)
     try:
         person = await to_thread.run_sync(finish)
     except OidcFailed as failure:
@@ -217,7 +217,7 @@ def make_account(body: NewAccountBody, room: TheRoom, account: Me) -> dict[str, 
 
 @accounts_router.post("/accounts/{account_id}")
 def change_account(account_id: AccountId, body: AccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
-    """Change what somebody may do, or let him in no more."""
+    """Change what somebody may do, or let them in no more."""
     changed = _found(room, account_id).account
     if body.role is not None:
         room.accounts.set_role(changed, body.role, by=account.name)

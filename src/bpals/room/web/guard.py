@@ -77,10 +77,10 @@ class Problem:
 
 
 class Declined(Exception):
-    """A request is not done; raised where that is seen, told by the application."""
+    """A request is not done; raised where that is seen, answered by the application."""
 
     def __init__(self, problem: Problem) -> None:
-        """Carry what is told."""
+        """Carry what is answered."""
         super().__init__(problem.code)
         self.problem = problem
 
@@ -304,7 +304,6 @@ class _Sent:
 
 
 def _name(host: str) -> str:
-    """Leave out the port."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 

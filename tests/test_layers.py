@@ -102,8 +102,11 @@ def test_the_rule_about_claims_can_see():
 
 
 def test_only_the_runner_among_the_judges_touches_the_ledger():
-    """A judge answers; judges/run.py alone remembers."""
-    judges = {name for name, module in TREE.items() if module.room == "judges"} - {"bpals.judges.run"}
+    """A judge answers; the runner alone remembers."""
+    judges = {name for name, module in TREE.items() if module.room == "judges"} - {
+        "bpals.judges.runner.runner",
+        "bpals.judges.runner.writer",
+    }
     assert not [name for name in judges if "bpals.store.ledger" in GRAPH[name]]
 
 

@@ -24,7 +24,7 @@ def shared_ledger(request, tmp_path_factory):
             yield ledger
         return
     address = request.getfixturevalue("postgres_address")
-    import psycopg  # noqa: PLC0415 -- a core install has none
+    import psycopg
 
     name = f"t{uuid.uuid4().hex}"
     with psycopg.connect(address, autocommit=True) as connection:

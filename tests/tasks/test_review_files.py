@@ -15,6 +15,7 @@ import bpals
 import shape
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import Vocabulary
+from bpals.numeric import majority
 from bpals.reviews import coco, dicom_sr, fiftyone, verdicts
 from bpals.reviews.agreement import Bootstrap, among
 from bpals.reviews.exchange import KEPT, TRUTH, Films, add_reviews, all_reviews
@@ -22,7 +23,6 @@ from bpals.reviews.ledger_reads import reads_of
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.readings import Answer
 from bpals.room.desk.study import Account
-from bpals.signal.majority import majority
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import ACCOUNT, REVIEW
 from bpals.store.workspace import LEDGER, Workspace
@@ -227,7 +227,7 @@ def test_boxes_go_out_as_coco_with_the_size_of_their_films(written, films, tmp_p
     """The films are found where the workspace remembers them."""
     pictures = tmp_path / "films"
     pictures.mkdir()
-    from PIL import Image  # noqa: PLC0415
+    from PIL import Image
 
     for film in films:
         Image.new("L", (70, 90), 30).save(pictures / film)

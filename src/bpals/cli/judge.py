@@ -19,9 +19,9 @@ from bpals.cli.terminal import Invocation, LiveLine, bar, span
 from bpals.errors import UnknownName, UsageError
 from bpals.images.prepare import Preparation
 from bpals.judges.backbone import DEFAULT
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.pace import Pace
-from bpals.judges.rayengine import RayEngine
+from bpals.judges.runner.ray_executor import RayExecutor
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.transport import Endpoint
 from bpals.registry import SPECS, known, parse_spec
 from bpals.store.ledger.transfer import Clash
 from bpals.store.shards import Shard
@@ -318,7 +318,7 @@ def run(  # noqa: PLR0913  an option of the command is a parameter
         endpoints=tuple(
             Endpoint(url=url, key=key, ca_file=ca_file, deadline_s=deadline, allow=allow) for url in base_url or ()
         ),
-        pace=Pace(in_flight=in_flight, budget_tokens=budget_tokens, failure_share=failure_share, seed=seed),
+        pace=RunPolicy(in_flight=in_flight, budget_tokens=budget_tokens, failure_share=failure_share, seed=seed),
         preparation=Preparation(side_px=side),
         limit_images=limit_images,
         require_all=require_all,
@@ -379,11 +379,11 @@ def _refuse_strange(kind: str, context: typer.Context) -> None:
             raise UsageError(f"{parameter.opts[0]} means nothing to a judge of kind {kind}. Leave it out")
 
 
-def _engine(name: str, given: Mapping[str, Any], say: Callable[[str], None]) -> RayEngine | None:
+def _engine(name: str, given: Mapping[str, Any], say: Callable[[str], None]) -> RayExecutor | None:
     """Make the engine that a name means; options of Ray mean nothing to another."""
     typed = {option: value for option, value in given.items() if value is not None}
     if name == "ray":
-        return RayEngine(**typed, say=say)
+        return RayExecutor(**typed, say=say)
     if name != "here":
         raise UnknownName.of("engine", name, ("here", "ray"), where="--engine")
     if typed:

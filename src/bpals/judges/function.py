@@ -22,10 +22,9 @@ from typing import Any, Literal
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary, fold
 from bpals.judges.cards import commercial_use
-from bpals.judges.protocol import ChatJudge, ImageJudge
 from bpals.optional import silence
 from bpals.store.workspace import check_judge_name
-from bpals.types import Film, JudgeCard, Question, Reply, Trained
+from bpals.types import ChatJudge, Film, ImageJudge, JudgeCard, Question, Reply, Trained
 
 Top = tuple[ast.stmt, str]
 """A statement at the top of a file, and its text."""
@@ -250,7 +249,7 @@ def _takes(function: FunctionType, name: str) -> int:
 
 def _open(film: Film) -> Any:
     """Open the pixels, grey."""
-    from PIL import Image  # noqa: PLC0415  `import bpals` does not wait for it
+    from PIL import Image
 
     try:
         with Image.open(io.BytesIO(film.png)) as opened:

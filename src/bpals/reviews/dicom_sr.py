@@ -72,8 +72,8 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
 def _highdicom() -> tuple[Any, Any]:
     """Import what writes reports when it is first needed: it is an extra, and takes a second to load."""
     try:
-        from highdicom import sr  # noqa: PLC0415
-        from pydicom.sr.codedict import codes  # noqa: PLC0415
+        from highdicom import sr
+        from pydicom.sr.codedict import codes
     except ImportError:
         raise MissingExtra.of("DICOM SR", "sr") from None
     return sr, codes
@@ -106,7 +106,7 @@ def _truth(rows: list[Row], content: bytes) -> tuple[str, bytes]:
 
 
 def _film(content: bytes) -> Any:
-    import pydicom  # noqa: PLC0415
+    import pydicom
 
     with _quiet():
         film = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True)
@@ -222,7 +222,7 @@ def _person(reader: str) -> str:
 
 def _uid(*words: str) -> str:
     """Make the id of something that we write: the same reads, exported twice, are the same report."""
-    from pydicom.uid import generate_uid  # noqa: PLC0415
+    from pydicom.uid import generate_uid
 
     return str(generate_uid(entropy_srcs=["bpals", *words]))
 
@@ -249,8 +249,8 @@ def read(files: Mapping[str, bytes], name: str) -> Found:
 
 def _reads(content: bytes) -> Iterable[Row]:
     """Give the reads of a report; of one that says what readers came to, rows with a `truth`."""
-    import pydicom  # noqa: PLC0415
-    from pydicom.errors import InvalidDicomError  # noqa: PLC0415
+    import pydicom
+    from pydicom.errors import InvalidDicomError
 
     rows: dict[str, Row] = {}
     boxes: dict[str, list[list[float]]] = {}

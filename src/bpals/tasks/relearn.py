@@ -22,6 +22,7 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import WorkspaceError
+from bpals.judges.record import read_record
 from bpals.room.desk.study import Study
 from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks import run_record
@@ -97,6 +98,9 @@ def relearn(
         answers, unasked = _answers(audit, dataset, experts)
         # Those that the audit used: a judge that was finished since then waits for the next audit.
         chosen = choose(home, [entry["judge"] for entry in audit.run["judges"]])
+        if experts.given and chosen.record is not None:
+            metadata = read_record(dataset.images, dataset.claims, dataset.vocabulary)
+            answers = replace(answers, features=metadata.evidence)
         weighed = weigh(dataset, chosen, answers, experts, progress)
         weighed = replace(weighed, notices=(*weighed.notices, *unasked))
         record = weighed.described(audit.run["values"])

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.numeric import patients
-from bpals.reviews.verdicts import DEFINITE, PAIR, count_votes
+from bpals.numeric import PAIR, majority, patients
+from bpals.reviews.verdicts import DEFINITE
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -120,12 +120,10 @@ def against_the_others(reads: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def majority(reads: pl.DataFrame) -> pl.DataFrame:
+def majority_reader(reads: pl.DataFrame) -> pl.DataFrame:
     """Make one reader of all: the verdict of most of them on each pair, and none where they split evenly."""
-    votes = count_votes(_definite(reads))
-    settled = votes.filter(pl.col("yes") * 2 != pl.col("reads"))
-    verdict = pl.when(pl.col("yes") * 2 > pl.col("reads")).then(pl.lit("present")).otherwise(pl.lit("absent"))
-    return settled.select(*PAIR, reader=pl.lit(MAJORITY), verdict=verdict)
+    verdict = pl.when("present").then(pl.lit("present")).otherwise(pl.lit("absent"))
+    return majority(reads).filter(~pl.col("tied")).select(*PAIR, reader=pl.lit(MAJORITY), verdict=verdict)
 
 
 def side_by_side(some: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

@@ -14,7 +14,8 @@ import polars as pl
 from sqlalchemy import Connection, select
 
 from bpals.errors import TruthError
-from bpals.reviews.verdicts import PAIR, counted
+from bpals.numeric import PAIR
+from bpals.reviews.verdicts import counted
 from bpals.store.ledger import log
 from bpals.store.ledger.schema import ENTRY, PHASES, REVIEW, STUDY, VERDICTS
 from bpals.store.ledger.verdicts import REVIEW_COLUMNS, every_consensus, reviews, store_reviews

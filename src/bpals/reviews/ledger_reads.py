@@ -7,7 +7,8 @@ from sqlalchemy import Connection
 
 from bpals.errors import WorkspaceError
 from bpals.findings import Vocabulary
-from bpals.reviews.verdicts import DEFINITE, GROUPS, PAIR, READ, VOTING, counted
+from bpals.numeric import PAIR
+from bpals.reviews.verdicts import DEFINITE, GROUPS, READ, VOTING, counted
 from bpals.store.files import sha256
 from bpals.store.ledger.ledger import open_ledger
 from bpals.store.ledger.verdicts import every_consensus, reviews

@@ -18,6 +18,7 @@ import polars as pl
 
 from bpals.errors import TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Group, Vocabulary, fold
+from bpals.numeric import PAIR, majority
 from bpals.store.tables import TableWords, open_table, read_columns
 from bpals.text import several
 from bpals.types import REVIEWS, SETTLED, TRUTH, Notice, Reference, Reviews
@@ -25,7 +26,6 @@ from bpals.types import REVIEWS, SETTLED, TRUTH, Notice, Reference, Reviews
 KINDS = ("four-findings", "all-findings", "boxes", "table")
 SPLITS = ("val", "test", "all")
 GROUPS = (NODULE_OR_MASS, AIRSPACE_OPACITY)
-PAIR = ["image_id", "finding"]
 READ = [*PAIR, "reader"]
 DEFINITE = ("absent", "present")
 VOTING = ("blind", "amended", "imported")  # phases whose verdicts were given without knowledge of label and trust
@@ -668,17 +668,16 @@ def _settled(kind: str, labels: _Labels) -> Reference:
 def _voted(kind: str, labels: _Labels, min_readers: int | None) -> Reference:
     """Make one truth of each pair from its readers: the majority, or present if at least K say so."""
     labels.keep_one_per_reader()
-    votes = count_votes(_definite(labels), pl.col("split").first())
+    votes = majority(_definite(labels), "split").with_columns(reads=pl.col("yes") + pl.col("no"))
     if min_readers is None:
-        tied = votes.filter(pl.col("yes") * 2 == pl.col("reads"))
+        tied = votes.filter("tied")
         labels.count(
             "ties",
             tied.height,
             f"pair splits the readers evenly and was left out{_first(tied)}",
             f"pairs split the readers evenly and were left out{_first(tied)}",
         )
-        decided = votes.filter(pl.col("yes") * 2 != pl.col("reads"))
-        return _reference(kind, labels, decided.with_columns(present=pl.col("yes") * 2 > pl.col("reads")))
+        return _reference(kind, labels, votes.filter(~pl.col("tied")))
     few = votes.filter(pl.col("reads") < min_readers)
     if few.height == votes.height:
         most = max(votes["reads"])
@@ -689,12 +688,6 @@ def _voted(kind: str, labels: _Labels, min_readers: int | None) -> Reference:
     labels.count("few_readers", few.height, f"pair has {fewer} was left out", f"pairs have {fewer} were left out")
     enough = votes.filter(pl.col("reads") >= min_readers)
     return _reference(kind, labels, enough.with_columns(present=pl.col("yes") >= min_readers))
-
-
-def count_votes(definite: pl.DataFrame, *more: pl.Expr) -> pl.DataFrame:
-    """Count the verdicts on each pair that are present (`yes`), and all of them (`reads`)."""
-    yes = (pl.col("verdict") == "present").sum()
-    return definite.group_by(PAIR, maintain_order=True).agg(*more, yes=yes, reads=pl.len())
 
 
 def _definite(labels: _Labels) -> pl.DataFrame:

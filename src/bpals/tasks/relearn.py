@@ -23,6 +23,7 @@ import polars as pl
 
 from bpals.errors import WorkspaceError
 from bpals.judges.record import read_record
+from bpals.numeric import PAIR
 from bpals.room.desk.study import Study
 from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks import run_record
@@ -34,8 +35,6 @@ from bpals.types import Dataset, Notice, Reviews, judgments_schema
 
 FIRST = 500  # the part of the queue whose change is counted
 SAME = 1e-9  # trusts nearer to each other than this are one
-
-_PAIR = ["image_id", "finding"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +111,7 @@ def relearn(
         weighed.write(staging)
         record["seconds"] = round(time.monotonic() - started, 1)
         staging.write("report.html", weighed.page(record))
-        before = audit.table(SIGNAL, *_PAIR, "trust", "flag", "review_rank")
+        before = audit.table(SIGNAL, *PAIR, "trust", "flag", "review_rank")
         changed = _changed(before, weighed.signal.table)
         record["lesson"] = _lesson(reviews, weighed, changed, before)
         run = staging.seal(record)
@@ -143,7 +142,7 @@ def _lesson(reviews: Reviews, weighed: Weighed, changed: Mapping[str, int], befo
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "readings": reviews.table.select("image_id", "reader").n_unique(),
         "reads": reviews.table.height,
-        "pairs": reviews.table.select(_PAIR).n_unique(),
+        "pairs": reviews.table.select(PAIR).n_unique(),
         "changed": dict(changed),
         "findings": _changed_findings(before, weighed.signal.table),
         "untaught": dict(weighed.signal.untaught),
@@ -200,7 +199,7 @@ def _changed_findings(before: pl.DataFrame, after: pl.DataFrame) -> dict[str, di
 def _changed(before: pl.DataFrame, after: pl.DataFrame) -> dict[str, int]:
     """Count the claims whose trust, flag or place is another one."""
     first = before.filter(pl.col("review_rank") <= FIRST).join(
-        after.filter(pl.col("review_rank") <= FIRST).select(_PAIR), on=_PAIR, how="anti"
+        after.filter(pl.col("review_rank") <= FIRST).select(PAIR), on=PAIR, how="anti"
     )
     return {
         "claims": after.height,

@@ -39,10 +39,10 @@ from sqlalchemy import Connection, select
 
 from bpals.errors import TruthError, UnknownName
 from bpals.images.collection import open_shelf
-from bpals.numeric import patients
-from bpals.reviews.agreement import MEAN, Bootstrap, among, between, majority, side_by_side
+from bpals.numeric import PAIR, majority, patients
+from bpals.reviews.agreement import MEAN, Bootstrap, among, between, side_by_side
 from bpals.reviews.ledger_reads import blind_reads, voting
-from bpals.reviews.verdicts import DEFINITE, PAIR
+from bpals.reviews.verdicts import DEFINITE
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import Study, default_study
 from bpals.signal.rates import DRAWN as CASES_DRAWN
@@ -276,12 +276,11 @@ def settled_claims(
     or somebody settled it. Of reads from files most decide.
     """
     word = pl.col("verdict").cast(pl.String)
-    read = reads.select(PAIR).unique(maintain_order=True)
-    most = majority(reads).select(*PAIR, most="verdict")
+    side = pl.when("present").then(pl.lit("present")).otherwise(pl.lit("absent"))
+    votes = majority(reads).select(*PAIR, most=pl.when(~pl.col("tied")).then(side))
     stands = consensus.filter(pl.col("verdict").is_not_null()).select(*PAIR, agreed=word).unique(PAIR, keep="last")
     here = reviews.filter(pl.col("reading_id").is_not_null()).select(*PAIR, here=pl.lit(True)).unique()
-    both = read.join(most, on=PAIR, how="left", maintain_order="left")
-    both = both.join(stands, on=PAIR, how="left", maintain_order="left")
+    both = votes.join(stands, on=PAIR, how="left", maintain_order="left")
     both = both.join(here, on=PAIR, how="left", maintain_order="left")
     truth = pl.when(pl.col("here")).then("agreed").otherwise(pl.coalesce("agreed", "most"))
     known = both.select(*PAIR, truth=pl.when(truth.is_in(SIDES)).then(truth))

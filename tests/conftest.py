@@ -266,3 +266,24 @@ def xrv_tables(xrv_wheel: Path) -> Path:
                     part.write(archive.read(member))
                 Path(part.name).replace(target)
     return folder
+
+
+@pytest.fixture
+def expert_folder(data_folder):
+    """The folder of radiologist labels, which is never part of the project."""
+    folder = data_folder / "expert"
+    if not folder.is_dir():
+        pytest.skip(f"no expert labels at {folder}: set BPALS_TEST_DATA")
+    return folder
+
+
+@pytest.fixture
+def sheet(tmp_path):
+    """Write a text file and give its path."""
+
+    def write(text, name="truth.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write

@@ -21,7 +21,7 @@ import polars as pl
 from bpals.errors import UsageError
 from bpals.findings import NIH, Group, Vocabulary
 from bpals.reviews import verdicts
-from bpals.reviews.agreement import Bootstrap, Row, against_the_others, among, between, majority, side_by_side
+from bpals.reviews.agreement import Bootstrap, Row, against_the_others, among, between, majority_reader, side_by_side
 from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited, about, opinions
 from bpals.score.pairwise import called
@@ -53,7 +53,7 @@ def concordance(
     here = _of_read_films(audited, reads)
     bootstrap = Bootstrap(draws=resampling.draws, seed=resampling.seed)
     known = reads.join(here.images, on="image_id", how="semi", maintain_order="left")
-    most = majority(known)
+    most = majority_reader(known)
     machines = _machines(most, here, judges, groups)
     pairs = pl.concat([against_the_others(known), side_by_side(known, machines), side_by_side(machines, most)])
     return [*among(known, here.images, bootstrap), *between(pairs, here.images, bootstrap)]

@@ -1,4 +1,4 @@
-"""Accounts: who may enter, and how they prove it."""
+"""Accounts: who may enter and how, the second factor, and changes made through an open room."""
 
 import pyotp
 import pytest
@@ -6,8 +6,9 @@ from argon2 import PasswordHasher
 from sqlalchemy import select, update
 
 from bpals.errors import UnknownName, UsageError
-from bpals.room.people.accounts import Accounts
+from bpals.room.people.accounts import ACTS, ADD, STEP_S, Accounts, RelayedAccounts, SecondFactor
 from bpals.store.ledger import Ledger, log
+from bpals.store.ledger.relay import have_done, serving
 from bpals.store.ledger.schema import ACCOUNT, ENTRY, LINK
 from world import rooms
 
@@ -174,3 +175,100 @@ def test_everything_is_in_the_log(accounts, anna, ledger):
     assert ("the admin", "role set to adjudicator") in rows
     assert (anna.name, "entered") in rows
     assert log.verify(ledger) == []
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where a ledger is being served, with one admin."""
+    found = tmp_path / "ledger.sqlite"
+    with Ledger.open(found) as ledger, serving(ledger, ACTS):
+        Accounts(ledger, b"").make("the admin", "admin", password=rooms.PASSWORD)
+        yield found
+
+
+@pytest.fixture
+def beside(path):
+    """The accounts of another process."""
+    with Ledger.open(path, readonly=True) as ledger:
+        yield RelayedAccounts(ledger)
+
+
+def test_every_change_is_made_by_the_room(beside, path):
+    """An account, its password, its second factor and its end: each is there at once, and in the log."""
+    made = beside.make("anna", "adjudicator", password=rooms.PASSWORD, by="command line")
+    assert beside.named("anna") == made
+    assert made.role == "adjudicator"
+    assert beside.enter("anna", rooms.PASSWORD) == made
+    beside.set_password(made, "eight lamps by the sea", by="command line")
+    assert beside.enter("anna", rooms.PASSWORD) is None
+    assert beside.add_second_factor(made, "room", by="command line").startswith("otpauth://totp/")
+    beside.set_disabled(made, disabled=True, by="command line")
+    card = next(card for card in beside.cards() if card.account == made)
+    assert (card.totp, card.disabled) == (True, True)
+    with Ledger.open(path, readonly=True) as ledger:
+        assert log.verify(ledger) == []
+
+
+def test_an_account_that_is_asked_for_twice_is_made_once(beside, path):
+    """C07: the answer was lost and the request sent again; another request for the same name is refused."""
+    given = {"name": "anna", "role": "reader", "password": None, "subject": None, "by": "x", "key": "once"}
+    assert have_done(path, ADD, given) == have_done(path, ADD, given)
+    with pytest.raises(UsageError, match="account 'anna' already"):
+        have_done(path, ADD, given | {"key": "again"})
+    assert [card.account.name for card in beside.cards()] == ["anna", "the admin"]
+
+
+def test_what_is_refused_is_refused_in_the_same_words(beside):
+    """A common password, a role that is none, the last admin, nobody."""
+    with pytest.raises(UsageError, match="this password is refused"):
+        beside.make("anna", "reader", password="password")  # noqa: S106  it is refused
+    with pytest.raises(UsageError, match="no role is called 'owner'"):
+        beside.make("anna", "owner")
+    with pytest.raises(UsageError, match="the last admin"):
+        beside.set_disabled(beside.named("the admin"), disabled=True, by="x")
+    with pytest.raises(UnknownName, match="no account is called 'nobody'"):
+        beside.named("nobody")
+
+
+def test_nothing_else_is_done_for_others(path):
+    """The set of acts is closed: no statement, no link, no role."""
+    for act in ("account role", "link", "sql"):
+        with pytest.raises(UsageError, match=f"does not know the work '{act}'"):
+            have_done(path, act, {})
+
+
+def test_a_code_works_for_a_clock_that_is_one_step_off_and_no_further():
+    """Thirty seconds either way."""
+    secret, now = pyotp.random_base32(), 1_000_000 * STEP_S
+    app = pyotp.TOTP(secret)
+    for off, right in ((-2, False), (-1, True), (0, True), (1, True), (2, False)):
+        factor = SecondFactor(clock=lambda: now)
+        assert factor.fits(1, secret, app.at(now + off * STEP_S)) is right
+
+
+def test_a_code_that_was_taken_is_not_taken_again():
+    """Nor one of before it; the next one is."""
+    secret, now = pyotp.random_base32(), 1_000_000 * STEP_S
+    app = pyotp.TOTP(secret)
+    factor = SecondFactor(clock=lambda: now)
+    assert factor.fits(1, secret, app.at(now))
+    assert not factor.fits(1, secret, app.at(now))
+    assert not factor.fits(1, secret, app.at(now - STEP_S))
+    assert factor.fits(2, secret, app.at(now))
+    assert factor.fits(1, secret, f" {app.at(now + STEP_S)} ")
+
+
+def test_what_is_no_code_is_refused():
+    """Letters, other digits, nothing."""
+    factor, secret = SecondFactor(), pyotp.random_base32()
+    for code in ("", "abcdef", "\u0661\u0662\u0663\u0664\u0665\u0666", "1" * 100, "\ud800"):
+        assert not factor.fits(1, secret, code)
+
+
+def test_an_app_can_read_the_address(tmp_path):
+    """It names the account and the room."""
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        accounts = Accounts(ledger, b"")
+        given = accounts.add_second_factor(accounts.make("anna", "reader"), "Reading room", by="test")
+    read = pyotp.parse_uri(given)
+    assert (read.name, read.issuer) == ("anna", "Reading room")

@@ -194,4 +194,4 @@ def test_s08_a_wrong_name_takes_as_long_as_a_wrong_password(room, anna):
 
 def test_a_login_that_waits_keeps_no_reader_waiting(room):
     """Hashes have two threads of their own."""
-    assert room.app.state.entrance.clerks.total_tokens == 2
+    assert room.app.state.entrance.hashing.total_tokens == 2

@@ -20,7 +20,7 @@ from bpals.store.workspace import RUN, Workspace
 from bpals.tasks.audit import load_source
 from bpals.tasks.panel import load_experts
 from bpals.tasks.reading_list import CASES
-from bpals.tasks.relearn import Lesson, lessons_of, relearn, teach, version
+from bpals.tasks.relearn import lessons_of, relearn, teach, version
 from bpals.tasks.review_files import import_reviews
 from bpals.types import REVIEWS, Reviews
 from world import datasets
@@ -287,7 +287,7 @@ def test_a_lesson_brings_a_queue_of_the_new_signal(home, reads):
     """What was read is not offered again, and only what can be shown is."""
     shown = frozenset(pl.read_parquet(home / "images.parquet")["image_id"].head(90))
     study = replace(default_study(WORDS), queue_size=30)
-    taught = teach(Lesson(workspace=home, reviews=reads, study=study, films=shown))
+    taught = teach(home, reads, study, films=shown)
     assert taught.learned.version == version(home)
     assert taught.cases.schema == CASES
     assert set(taught.cases["image_id"]) <= shown

@@ -1,5 +1,6 @@
 """The learner: lessons in the background, in a process of their own; a failure is shown and costs nothing."""
 
+import functools
 import os
 import signal
 import threading
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from bpals.errors import WorkspaceError
-from bpals.room.background import LAST_IN_LINE, Learner, NoticeBoard, Numbers, Steps
+from bpals.room.background import NICENESS, Learner, ProgressNumbers
 from world.waiting import wait_until
 from world.words import mentions
 
@@ -44,10 +45,10 @@ class Lessons:
         """Begin with nothing noted."""
         self.gathered, self.followed, self.learn = 0, [], learn
 
-    def gather(self):
-        """Count the lessons."""
+    def prepare(self):
+        """Count the lessons, and give the work of the next one."""
         self.gathered += 1
-        return self.gathered
+        return functools.partial(self.learn, self.gathered)
 
     def follow(self, learned):
         """Note what was learned."""
@@ -56,7 +57,7 @@ class Lessons:
 
     def learner(self, every, behind=0):
         """Give a learner of these steps."""
-        return Learner(Steps(gather=self.gather, learn=self.learn, follow=self.follow), every=every, behind=behind)
+        return Learner(self.prepare, self.follow, every=every, behind=behind)
 
 
 @pytest.fixture
@@ -73,16 +74,16 @@ def test_a_lesson_is_given_after_so_many_readings_in_another_process(closing):
     lessons = Lessons(double)
     learner = closing(lessons.learner(3))
     for _ in range(2):
-        learner.tell()
+        learner.count_lock()
     assert learner.state()["waiting"] == 2
     assert not learner.state()["running"]
-    learner.tell()
-    learner.tell()
+    learner.count_lock()
+    learner.count_lock()
     wait_until(lambda: learner.state()["lessons"] == 1)
     ((made, process, nice),) = lessons.followed
     assert made == 2
     assert process != os.getpid()
-    assert nice == min(19, os.nice(0) + LAST_IN_LINE)
+    assert nice == min(19, os.nice(0) + NICENESS)
     state = learner.state()
     assert state["last"]["version"] == "v1"
     assert state["last"]["took_s"] > 0
@@ -93,11 +94,11 @@ def test_telling_it_never_waits(closing):
     """A reader's lock returns at once while a lesson is given, and what came meanwhile makes the next one due."""
     lessons = Lessons(double)
     learner = closing(lessons.learner(2))
-    learner.tell()
-    learner.tell()
+    learner.count_lock()
+    learner.count_lock()
     began = time.monotonic()
     for _ in range(500):
-        learner.tell()
+        learner.count_lock()
     assert time.monotonic() - began < 5
     wait_until(lambda: len(lessons.followed) == 2)
     assert learner.state()["waiting"] == 0
@@ -108,12 +109,12 @@ def test_a_failure_is_kept_shown_and_forgotten_after_the_next_lesson(closing):
     lessons = Lessons(fail_at_two)
     learner = closing(lessons.learner(1))
     for number in (1, 2):
-        learner.tell()
+        learner.count_lock()
         wait_until(lambda number=number: learner.state()["lessons"] == number)
     state = learner.state()
     assert mentions(state["failure"], "WorkspaceError:", "another audit")
     assert state["last"]["version"] == "v1"
-    learner.tell()
+    learner.count_lock()
     wait_until(lambda: learner.state()["lessons"] == 3)
     assert learner.state()["failure"] is None
     assert lessons.followed == [1, 3]
@@ -122,7 +123,7 @@ def test_a_failure_is_kept_shown_and_forgotten_after_the_next_lesson(closing):
 def test_a_process_that_is_killed_is_a_failure_too(closing):
     """Nothing hangs, and the room goes on."""
     learner = closing(Lessons(die).learner(1))
-    learner.tell()
+    learner.count_lock()
     wait_until(lambda: learner.state()["lessons"] == 1)
     assert learner.state()["failure"].startswith("BrokenProcessPool")
 
@@ -130,50 +131,48 @@ def test_a_process_that_is_killed_is_a_failure_too(closing):
 def test_closing_breaks_a_lesson_off(closing):
     """A room that is closed does not wait for a lesson."""
     learner = closing(Lessons(sleep).learner(1))
-    learner.tell()
+    learner.count_lock()
     wait_until(lambda: learner.state()["running"])
     time.sleep(0.2)  # the lesson is in the middle of its work, wherever that is
     began = time.monotonic()
     learner.close()
     assert time.monotonic() - began < 20
-    learner.tell()
+    learner.count_lock()
     assert not learner.state()["running"]
 
 
 def test_what_was_left_over_counts():
     """A room that opens with readings that no lesson has heard begins with them; learning can be left off."""
     learner = Lessons(double).learner(0, behind=7)
-    learner.tell()
+    learner.count_lock()
     assert learner.state() == {
         "every": 0, "waiting": 8, "lessons": 0, "running": False, "running_s": None, "last": None, "failure": None,
     }  # fmt: skip
     learner.close()
 
 
-def test_the_notice_board_shows_the_last_numbers_at_once(closing):
+def test_progress_gives_the_last_numbers_at_once(closing):
     """It works new ones out only when something has changed, in another process."""
-    state, told, seen = [0], threading.Event(), []
+    state, made, seen = [0], threading.Event(), []
 
-    def gather():
-        return state[0]
+    def prepare():
+        seen.append(state[0] * 2)
+        made.set()
+        return functools.partial(in_a_table, state[0])
 
-    def then(numbers):
-        seen.append(numbers["double"])
-        told.set()
-
-    board = closing(NoticeBoard(Numbers(state=lambda: state[0] // 10, gather=gather, work=in_a_table, then=then)))
-    first = board.look()
+    numbers = closing(ProgressNumbers(lambda: state[0] // 10, prepare))
+    first = numbers.latest()
     assert (first["ready"], first["fresh"], first["failure"]) == (False, False, None)
-    assert told.wait(PATIENCE_S)
-    wait_until(lambda: board.look()["fresh"])
-    assert board.look()["double"] == 0
+    assert made.wait(PATIENCE_S)
+    wait_until(lambda: numbers.latest()["fresh"])
+    assert numbers.latest()["double"] == 0
     state[0] = 9
-    assert board.look()["fresh"]
+    assert numbers.latest()["fresh"]
     state[0] = 25
-    stale = board.look()
+    stale = numbers.latest()
     assert (stale["double"], stale["ready"], stale["fresh"]) == (0, True, False)
-    wait_until(lambda: board.look()["fresh"])
-    assert board.look()["double"] == 50
+    wait_until(lambda: numbers.latest()["fresh"])
+    assert numbers.latest()["double"] == 50
     assert seen == [0, 50]
 
 

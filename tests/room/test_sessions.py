@@ -1,5 +1,7 @@
-"""Sessions: what a token is worth, when it ends, and that nobody is in by one that ended."""
+"""Sessions, the secret of the installation, and how often a login may be tried."""
 
+import os
+import stat
 import time
 
 import pytest
@@ -7,7 +9,7 @@ import time_machine
 from sqlalchemy import delete, select, update
 
 from bpals.room.people.accounts import Accounts, hashed
-from bpals.room.people.sessions import SEEN_EVERY_S, Sessions
+from bpals.room.people.sessions import MOST_KEYS, SECRET_BYTES, SEEN_EVERY_S, Sessions, Throttle, read_secret
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.schema import SESSION
 from world import rooms
@@ -189,3 +191,105 @@ def test_s16_with_another_secret_every_session_is_void(ledger, anna, sessions):
     token = sessions.begin(anna.account_id)
     assert Sessions(ledger, b"1" * 32, idle_s=IDLE_S, stay_s=STAY_S).find(token) is None
     assert sessions.find(token) == anna
+
+
+def test_s16_a_missing_secret_is_made_for_its_owner_alone(tmp_path):
+    """S16: 32 bytes at 0600, whatever the umask; the next start reads the same."""
+    path = tmp_path / "secret"
+    before = os.umask(0)
+    try:
+        made, why = read_secret(path)
+    finally:
+        os.umask(before)
+    assert why == "there was none"
+    assert len(made) == SECRET_BYTES
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_secret(path) == (made, "")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_s16_a_secret_that_others_could_read_is_replaced(tmp_path, mode):
+    """S16: it is not used again; the reason is told, so that it can be said that all are logged out."""
+    path = tmp_path / "secret"
+    first, _ = read_secret(path)
+    path.chmod(mode)
+    second, why = read_secret(path)
+    assert second != first
+    assert "others could read it" in why
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["secret"]
+
+
+def test_s16_a_secret_that_is_cut_off_or_a_link_is_replaced(tmp_path):
+    """S16: nobody puts a file of his own choosing in its place."""
+    path = tmp_path / "secret"
+    path.write_bytes(b"short")
+    path.chmod(0o600)
+    assert read_secret(path)[1] == "it was cut off"
+    known = tmp_path / "known"
+    known.write_bytes(b"k" * SECRET_BYTES)
+    known.chmod(0o600)
+    path.unlink()
+    path.symlink_to(known)
+    made, why = read_secret(path)
+    assert why == "it was no plain file"
+    assert made != known.read_bytes() == b"k" * SECRET_BYTES
+    assert not path.is_symlink()
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    now = 100.0
+
+    def __call__(self):
+        """Say what time it is."""
+        return self.now
+
+
+def test_tries_are_counted_in_a_sliding_window():
+    """The third is refused, and told how long to wait; then one more is allowed."""
+    clock = Clock()
+    tries = Throttle(2, 60, clock=clock)
+    assert tries.wait_s("anna") == 0
+    clock.now += 10
+    assert tries.wait_s("anna") == 0
+    assert tries.wait_s("anna") == 50
+    assert tries.wait_s("berta") == 0
+    clock.now += 50
+    assert tries.wait_s("anna") == 0
+    assert tries.wait_s("anna") == 10
+
+
+def test_a_refused_try_does_not_prolong_the_wait():
+    """Else anybody could lock another out for good by going on."""
+    clock = Clock()
+    tries = Throttle(1, 60, clock=clock)
+    tries.wait_s("anna")
+    clock.now += 59
+    assert tries.wait_s("anna") == 1
+    clock.now += 1
+    assert tries.wait_s("anna") == 0
+
+
+def test_what_was_right_is_not_counted():
+    """One try, or all."""
+    tries = Throttle(2, 60, clock=Clock())
+    for _ in range(5):
+        assert tries.wait_s("anna") == 0
+        tries.take_back("anna")
+    tries.wait_s("anna")
+    tries.wait_s("anna")
+    tries.forget("anna")
+    assert tries.wait_s("anna") == 0
+    tries.take_back("nobody")
+
+
+def test_memory_is_bounded():
+    """A million names do not fill it; the oldest go."""
+    tries = Throttle(1, 60, clock=Clock())
+    for number in range(MOST_KEYS + 500):
+        tries.wait_s(str(number))
+    assert len(tries._tries) == MOST_KEYS
+    assert tries.wait_s("0") == 0
+    assert tries.wait_s(str(MOST_KEYS + 499)) > 0

@@ -17,7 +17,7 @@ from bpals.reviews.agreement import (
     fleiss,
     gwet,
     krippendorff,
-    majority,
+    majority_reader,
     side_by_side,
     specific,
 )
@@ -190,7 +190,7 @@ def test_a_reader_is_set_beside_the_majority_of_the_others():
 
 def test_the_majority_is_a_reader_too():
     """Where as many say yes as no it says nothing."""
-    table = majority(reads({"a": "YYN", "b": "YN", "c": "NNN", "d": "HH"}))
+    table = majority_reader(reads({"a": "YYN", "b": "YN", "c": "NNN", "d": "HH"}))
     assert table.rows() == [("a", "Mass", MAJORITY, "present"), ("c", "Mass", MAJORITY, "absent")]
 
 

@@ -1,9 +1,9 @@
-"""The case file: every film's own rows, and the patient's films in time order."""
+"""The evidence: every film's own rows, and the patient's films in time order."""
 
 import polars as pl
 import pytest
 
-from bpals.room.room import CaseFile, Tables
+from bpals.room.room import Evidence
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def tables():
     images = pl.DataFrame(
         {"image_id": films, "patient_id": ["B", "A", "B", None], "follow_up": [7, 0, 3, None], "view": ["PA"] * 4}
     )
-    return Tables(version="v1", signal=signal, judgments=[answered, failed], images=images)
+    return {"version": "v1", "signal": signal, "judgments": [answered, failed], "images": images}
 
 
 def test_a_film_is_revealed_with_its_own_rows_and_the_judges_words(tables):
     """Not a row of a neighbour; a failed judge is shown as one that failed, without a number."""
-    revealed = CaseFile(tables).reveal("a1")
+    revealed = Evidence(**tables).reveal("a1")
     assert revealed.version == "v1"
     assert [pair.finding for pair in revealed.pairs] == ["Edema", "Mass"]
     mass = revealed.pairs[1]
@@ -49,20 +49,23 @@ def test_a_film_is_revealed_with_its_own_rows_and_the_judges_words(tables):
 
 def test_rows_that_lie_apart_are_found_together(tables):
     """A table that is not ordered by film gives the same pages."""
-    apart = tables.signal.sort("finding", maintain_order=True)
-    shuffled = CaseFile(Tables(version="v1", signal=apart, judgments=tables.judgments, images=tables.images))
-    for film in tables.images["image_id"]:
-        assert shuffled.reveal(film) == CaseFile(tables).reveal(film)
+    apart = tables["signal"].sort("finding", maintain_order=True)
+    shuffled = Evidence(**tables | {"signal": apart})
+    for film in tables["images"]["image_id"]:
+        assert shuffled.reveal(film) == Evidence(**tables).reveal(film)
 
 
 def test_the_patients_films_come_in_time_order(tables):
     """The film itself is among them; a film of nobody, or one that nobody knows, stands alone."""
-    file = CaseFile(tables)
-    assert [(film.image_id, film.when) for film in file.others("b2")] == [("b1", "follow-up 3"), ("b2", "follow-up 7")]
-    assert [film.image_id for film in file.others("x")] == ["x"]
-    assert [film.image_id for film in file.others("nobody")] == ["nobody"]
+    evidence = Evidence(**tables)
+    assert [(film.image_id, film.when) for film in evidence.others("b2")] == [
+        ("b1", "follow-up 3"),
+        ("b2", "follow-up 7"),
+    ]
+    assert [film.image_id for film in evidence.others("x")] == ["x"]
+    assert [film.image_id for film in evidence.others("nobody")] == ["nobody"]
 
 
 def test_a_film_without_claims_reveals_nothing(tables):
     """It is no error: the dataset is silent about it."""
-    assert CaseFile(tables).reveal("nobody").pairs == ()
+    assert Evidence(**tables).reveal("nobody").pairs == ()

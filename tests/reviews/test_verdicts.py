@@ -1,11 +1,26 @@
-"""Expert labels: every kind is recognised by its columns, and what cannot be used is counted or refused."""
+"""Verdicts from any table: sheets, reads, references, keys, exports, and several files as one."""
+
+import gzip
 
 import polars as pl
 import pytest
 
 from bpals.errors import BpalsError, TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Vocabulary
+from bpals.reviews import verdicts
 from bpals.reviews import verdicts as verdicts_module
+from bpals.reviews.verdicts import (
+    GROUPS,
+    every_read,
+    key_of,
+    load_many,
+    load_reads,
+    settled_in_export,
+    spellings,
+    voting,
+    with_inclusion,
+    write_sheet,
+)
 from bpals.types import REVIEWS
 from world.words import mentions
 
@@ -237,7 +252,7 @@ def test_an_uncertain_truth_is_left_out_and_counted(sheet):
         ("image_id,Age\na,55\n", "table", "no column is an audited finding"),
         ("image_id,Mass\na,\n", "table", "no verdict that could be used"),
         ("Image ID,Pneumothorax\na,YES\n", "four-findings", "no column 'airspace opacity', 'nodule or mass'"),
-        (READ + "1,a,5,NO,YES,NO,NO,val\n", "four-findings", "one row a reader, not one an image"),
+        (READ + "1,a,5,NO,YES,NO,NO,val\n", "four-findings", "one row per reader, not one per image"),
         ("Image ID,Mass\na,YES\n", "all-findings", "no column 'atelectasis'"),
         ("image_id,reader,Mass\na,,YES\nb,1,NO\n", "table", "name no reader"),
     ],
@@ -433,3 +448,323 @@ def duplicates_that_hedge(folder):
     table = pl.read_csv(folder / "four_findings_readers.csv", infer_schema=False)
     again = table.filter(table.select("Image ID", "Reader ID").is_duplicated())
     return sum((again[column] == "HEDGE").sum() for column in ("Pneumothorax", "Nodule/mass")) // 2
+
+
+GOOD = "Image ID,Mass\na.png, YES \nb.png,NO\n"
+
+
+def refusal(path):
+    """The one line with which a file is refused."""
+    with pytest.raises(TruthError) as caught:
+        verdicts.read_sheet(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [GOOD, "\ufeff" + GOOD, GOOD.replace("\n", "\r\n"), GOOD.replace(",", ";"), "\n" + GOOD + "\n\n", GOOD.rstrip()],
+    ids=["plain", "bom", "crlf", "semicolons", "blank lines", "no last newline"],
+)
+def test_a_sheet_is_read_as_written(sheet, content):
+    """A byte order mark, CRLF, semicolons and blank lines do not matter; blanks around a cell go."""
+    read = verdicts.read_sheet(sheet(content))
+    assert read.cells.select("image id", "mass").rows() == [("a.png", "YES"), ("b.png", "NO")]
+    assert read.titles == {"image id": "Image ID", "mass": "Mass"}
+
+
+def test_a_row_knows_its_line(sheet):
+    """So that an error can name it, blank lines counted."""
+    read = verdicts.read_sheet(sheet("Image ID,Mass\na.png,YES\n\nb.png,NO\n"))
+    assert read.cells[verdicts.LINE].to_list() == [2, 4]
+    assert read.where(4).endswith("truth.csv, line 4")
+
+
+def test_gzip_and_parquet_are_read_too(sheet, tmp_path):
+    """The same rows from three kinds of file."""
+    pl.DataFrame({"Image ID": ["a.png", "b.png"], "Mass": ["YES", "NO"]}).write_parquet(tmp_path / "t.parquet")
+    rows = [("a.png", "YES"), ("b.png", "NO")]
+    assert (
+        verdicts.read_sheet(sheet(gzip.compress(GOOD.encode()), "t.csv.gz")).cells.select("image id", "mass").rows()
+        == rows
+    )
+    assert verdicts.read_sheet(tmp_path / "t.parquet").cells.select("image id", "mass").rows() == rows
+
+
+@pytest.mark.parametrize("header", ["a[x,y],b", '"a[x,y]",b'], ids=["unquoted", "quoted"])
+def test_a_bracketed_header_names_a_column_a_word(sheet, header):
+    """NIH writes `OriginalImage[Width,Height]` over two values, without quotes."""
+    read = verdicts.read_sheet(sheet(f"{header}\n1,2,3\n"))
+    assert read.cells["b"].to_list() == ["3"]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    """With where to look."""
+    assert mentions(refusal(tmp_path / "nowhere.csv"), "nowhere.csv", "does not exist")
+
+
+@pytest.mark.parametrize("content", ["", " \n\n"])
+def test_an_empty_file_is_refused(sheet, content):
+    """Nothing at all, or nothing but blanks."""
+    assert "is empty" in refusal(sheet(content))
+
+
+def test_a_header_without_rows_is_refused(sheet):
+    """It says nothing about any film."""
+    assert "no row" in refusal(sheet("Image ID,Mass\n"))
+
+
+@pytest.mark.parametrize("keep", [12, 25, 40])
+def test_a_truncated_gzip_is_refused(sheet, keep):
+    """Cut in its header or in the middle."""
+    packed = gzip.compress((GOOD + "c.png,NO\n" * 50).encode())
+    assert "cut off or damaged" in refusal(sheet(packed[:keep], "truth.csv.gz"))
+
+
+def test_a_truncated_parquet_is_refused(sheet, tmp_path):
+    """Cut in the middle, it has no footer."""
+    whole = tmp_path / "whole.parquet"
+    pl.DataFrame({"Image ID": ["a.png"] * 50}).write_parquet(whole)
+    assert "no whole Parquet" in refusal(sheet(whole.read_bytes()[:60], "cut.parquet"))
+
+
+def test_a_file_in_latin_1_is_refused_with_its_line(sheet):
+    """And with the command that mends it."""
+    message = refusal(sheet("Image ID,Reader\na.png,Ann\nb.png,J\xfcrgen\n".encode("latin-1")))
+    assert mentions(message, "line 3", "0xfc", "iconv")
+
+
+@pytest.mark.parametrize(
+    ("row", "fields"), [("b.png", "1 field"), ("b.png,NO,NO", "3 fields")], ids=["cut off", "too long"]
+)
+def test_a_row_of_another_length_is_refused_with_its_line(sheet, row, fields):
+    """A value in the wrong column would be a wrong truth."""
+    message = refusal(sheet(f"Image ID,Mass\na.png,YES\n{row}\n"))
+    assert mentions(message, f"line 3: {fields}", "2")
+
+
+def test_a_doubled_column_is_refused(sheet):
+    """Which of the two would count? Case and underscores make no other column."""
+    message = refusal(sheet("Image ID,Pleural_Thickening,Pleural thickening\na,1,0\n"))
+    assert mentions(message, "line 1", "'pleural thickening'", "twice")
+
+
+def test_a_field_of_ten_megabytes_is_refused(sheet):
+    """It is damage, such as a quote that never closes."""
+    assert "line 2" in refusal(sheet(f'Image ID,Mass\n"{"x" * 10_000_000}",YES\n'))
+
+
+def test_a_folder_instead_of_a_file_is_refused(tmp_path):
+    """Reading a folder is the reference's business."""
+    assert "cannot be read" in refusal(tmp_path)
+
+
+def test_columns_are_found_without_reading_on(sheet):
+    """A folder is sorted by columns; what cannot be read has none."""
+    assert verdicts.sheet_columns(sheet(GOOD)) == ["image id", "mass"]
+    assert verdicts.sheet_columns(sheet(b"\x1f\x8bnonsense", "x.csv.gz")) == []
+
+
+def read(tmp_path, text):
+    """Read a sheet."""
+    (tmp_path / "sheet.csv").write_text(text)
+    table = every_read(tmp_path / "sheet.csv", vocabulary=NIH, groups=GROUPS)
+    return table.select("image_id", "finding", "reader", "verdict").rows()
+
+
+def test_a_column_outside_the_vocabulary_is_a_finding(tmp_path):
+    """Where its cells are verdicts; ids, sets and empty columns are none."""
+    rows = read(tmp_path, "Image ID,Reader ID,Fracture,Nodule/mass,Set ID,Remark\nf1,7,YES,HEDGE,val,\nf2,7,NO,,val,\n")
+    assert sorted(rows) == [
+        ("f1", "Fracture", "7", "present"),
+        ("f1", "Nodule or mass", "7", "uncertain"),
+        ("f2", "Fracture", "7", "absent"),
+    ]
+
+
+def test_a_reader_who_speaks_twice_is_heard_twice(tmp_path):
+    """Whether he says the same or not."""
+    rows = read(tmp_path, "image_id,reader,finding,verdict\nf1,7,mass,YES\nf1,7,Mass,NO\nf1,7,Mass,NO\n")
+    assert [row[3] for row in rows] == ["present", "absent", "absent"]
+
+
+def test_a_slip_of_the_pen_is_refused(tmp_path):
+    """In a column and in a cell: a finding that nobody knows may be new, but not nearly an old one."""
+    with pytest.raises(UnknownName, match="Did you mean 'Pneumothorax'"):
+        read(tmp_path, "image_id,reader,Pneumothoraks\nf1,7,YES\n")
+    with pytest.raises(UnknownName, match="Did you mean 'Pneumothorax'"):
+        read(tmp_path, "image_id,reader,finding,verdict\nf1,7,Pneumothoraks,YES\n")
+
+
+def test_the_key_of_a_reading_list_is_used(tmp_path):
+    """The chances with which the pairs were drawn lie beside the sheet."""
+    (tmp_path / "sheet.key.csv").write_text("image_id,finding,inclusion\nf1,Mass,0.25\n")
+    (tmp_path / "sheet.csv").write_text("image_id,finding,reader,verdict\nf1,Mass,ann,YES\n")
+    assert every_read(tmp_path / "sheet.csv", vocabulary=NIH, groups=GROUPS)["inclusion"].to_list() == [0.25]
+
+
+def test_a_sheet_without_reads_is_refused(tmp_path):
+    """One that nobody has filled in, and one that has no findings."""
+    with pytest.raises(TruthError, match="holds no read"):
+        read(tmp_path, "image_id,finding,reader,verdict\nf1,Mass,,\n")
+    with pytest.raises(TruthError, match="no column holds verdicts"):
+        read(tmp_path, "image_id,reader,remark\nf1,7,fine\n")
+
+
+KNOWN = spellings(NIH, ())
+ROW = {
+    "image_id": "a.png", "finding": "Pleural_Thickening", "reader": "ann", "verdict": "present", "phase": "blind",
+    "saw_signal": 0, "repeat": 0, "stands": 1, "external_id": "x", "truth": None, "truth_by": None, "truth_round": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """Write rows as an export, and read it as a sheet."""
+
+    def make(*rows, kind="csv", drop=()):
+        table = pl.DataFrame([ROW | row for row in rows], infer_schema_length=None).drop(drop)
+        path = tmp_path / f"reads.{kind}"
+        table.write_csv(path) if kind == "csv" else table.write_parquet(path)
+        return verdicts.read_sheet(path)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_only_what_was_said_blind_votes(exported, kind):
+    """Not a second read, a round, a repeat, or what no longer stands."""
+    others = ({"phase": "second", "saw_signal": 1}, {"phase": "round"}, {"repeat": 1}, {"stands": 0})
+    rows = ({}, {"phase": "amended", "reader": "ben"}, {"phase": "imported", "reader": "cay"}, *others)
+    assert voting(exported(*rows, kind=kind)).cells["reader"].to_list() == ["ann", "ben", "cay"]
+
+
+def test_a_sheet_that_is_no_export_is_left_as_it_is(exported):
+    """A column `phase` of somebody's own means nothing here."""
+    own = exported({"phase": "arterial"}, drop=["external_id"])
+    assert voting(own) is own
+    assert settled_in_export(own, KNOWN).is_empty()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_what_people_settled_is_known(exported, kind):
+    """By an adjudicator or in a round; a majority of blind reads, a hedge, and a finding nobody audits are not."""
+    rows = (
+        {"truth": "absent", "truth_by": "dee", "truth_round": 0},
+        {"truth": "present", "finding": "Mass", "truth_round": 2},
+        {"truth": "present", "finding": "Nodule", "truth_round": 0},
+        {"truth": "uncertain", "finding": "Edema", "truth_by": "dee", "truth_round": 0},
+        {"truth": "present", "finding": "Fracture", "truth_by": "dee", "truth_round": 0},
+    )
+    told = settled_in_export(exported(*rows, kind=kind), KNOWN)
+    assert told.rows() == [("a.png", "Pleural_Thickening", 0.0), ("a.png", "Mass", 1.0)]
+
+
+LISTED = pl.DataFrame(
+    {"image_id": ["a.png", "b.png"], "finding": ["Mass", "Edema"], "value": [1.5, None],
+     "inclusion": [0.99, 1e-05], "drawn": ["value", "random"]}
+)  # fmt: skip
+
+
+def test_the_reader_s_sheet_tells_nothing_but_what_to_read(tmp_path):
+    """No label, no trust, no chance, no mark; the key beside it has the rest."""
+    key = write_sheet(LISTED, tmp_path / "list.csv")
+    assert (tmp_path / "list.csv").read_text() == "image_id,finding,reader,verdict\na.png,Mass,,\nb.png,Edema,,\n"
+    assert key == key_of(tmp_path / "list.csv") == tmp_path / "list.key.csv"
+    assert pl.read_csv(key).columns == LISTED.columns
+
+
+def test_a_filled_sheet_is_read_with_its_chances(tmp_path):
+    """The rows that were filled in are reads; the key says with what chance each was drawn."""
+    sheet = tmp_path / "list.csv"
+    write_sheet(LISTED, sheet)
+    sheet.write_text("image_id,finding,reader,verdict\na.png,Mass,,\nb.png,Edema,ann,HEDGE\n")
+    reads = verdicts.load_reads(sheet, vocabulary=NIH)
+    assert with_inclusion(reads.table, sheet).rows() == [("b.png", "Edema", "ann", "uncertain", 1e-05)]
+    (notice,) = reads.notices
+    assert (notice.code, notice.count) == ("key_used", 1)
+    assert str(key_of(sheet)) in notice.message
+
+
+def test_what_a_row_says_itself_stands_and_without_a_key_nothing_changes(tmp_path):
+    """An inclusion in the sheet is older than the key; a pair the key does not know stays unknown."""
+    sheet = tmp_path / "list.csv"
+    sheet.write_text("image_id,finding,reader,verdict,inclusion\nb.png,Edema,ann,NO,0.5\nc.png,Mass,ann,NO,\n")
+    reads = verdicts.load_reads(sheet, vocabulary=NIH).table
+    assert with_inclusion(reads, sheet).equals(reads)
+    LISTED.write_csv(key_of(sheet))
+    assert with_inclusion(reads, sheet)["inclusion"].to_list() == [0.5, None]
+
+
+def test_a_sheet_is_never_written_over(tmp_path):
+    """Somebody may have filled it in."""
+    write_sheet(LISTED, tmp_path / "list.csv")
+    with pytest.raises(UsageError, match="is there already"):
+        write_sheet(LISTED, tmp_path / "list.csv")
+
+
+def test_a_sheet_that_cannot_be_written_is_one_line(tmp_path):
+    """It names the file and what to type."""
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_sheet(LISTED, tmp_path / "nowhere" / "list.csv")
+
+
+def test_a_file_that_is_no_key_is_refused(tmp_path):
+    """It lies where the key should and has other columns."""
+    sheet = tmp_path / "list.csv"
+    sheet.write_text("image_id,finding,reader,verdict\nb.png,Edema,ann,NO\n")
+    key_of(sheet).write_text("film,chance\nb.png,1\n")
+    with pytest.raises(TruthError, match="not the key"):
+        with_inclusion(verdicts.load_reads(sheet, vocabulary=NIH).table, sheet)
+
+
+HEADER = "image_id,finding,reader,verdict,inclusion\n"
+
+
+def write(file, *rows):
+    """A file of reads."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(HEADER + "".join(f"{row}\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two files: one read of both is the same, one contradicts, and each has its own."""
+    one = write(tmp_path / "a.csv", "f1,Mass,ann,YES,", "f2,Mass,ann,YES,0.5", "f3,Mass,ann,NO,0.5")
+    two = write(tmp_path / "b.csv", "f1,Mass,ann,YES,0.25", "f2,Mass,ann,NO,0.5", "f4,Nodule/mass,bob,HEDGE,")
+    return [one, two]
+
+
+def test_what_one_reader_says_in_both_counts_once(files):
+    """With the chance that one of the files knows; what contradicts is left out, and both are counted."""
+    read = load_many(files, vocabulary=NIH)
+    rows = sorted(read.table.select("image_id", "finding", "reader", "verdict", "inclusion").rows())
+    assert rows == [
+        ("f1", "Mass", "ann", "present", 0.25),
+        ("f3", "Mass", "ann", "absent", 0.5),
+        ("f4", "Nodule or mass", "bob", "uncertain", None),
+    ]
+    assert {notice.code: notice.count for notice in read.notices} == {"reader_contradicts": 1, "reader_repeats": 1}
+    assert mentions(read.notices[0].message, "a.csv and b.csv", "1 time")
+    assert [group.name for group in read.groups] == ["Nodule or mass"]
+    assert set(read.inputs) == {"a.csv", "b.csv"}
+
+
+def test_one_file_is_read_as_ever(files):
+    """Given alone, or as a list of one."""
+    alone = load_reads(files[0], vocabulary=NIH)
+    for given in (files[0], str(files[0]), [files[0]]):
+        assert load_many(given, vocabulary=NIH).table.equals(alone.table)
+
+
+def test_a_file_that_is_named_twice_is_refused(files):
+    """Its reads would all be repeats."""
+    with pytest.raises(UsageError, match="names a file twice"):
+        load_many([files[0], files[0]], vocabulary=NIH)
+
+
+def test_two_files_of_one_name_are_told_apart(tmp_path):
+    """By their folders, in what is recorded."""
+    files = [write(tmp_path / name / "reads.csv", f"{name},Mass,ann,YES,") for name in ("x", "y")]
+    assert set(load_many(files, vocabulary=NIH).inputs) == {str(file) for file in files}

@@ -1,4 +1,4 @@
-"""A study from a small TOML file: every mistake is one line that names the file, the key and what is wanted."""
+"""The settings of a study, their file, and the keys of its findings."""
 
 from dataclasses import fields
 
@@ -7,7 +7,7 @@ import pytest
 import shape
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import NIH
-from bpals.room.desk.study import Study, default_study, differences, load_study
+from bpals.room.desk.study import FREE_KEYS, TOOL_CHARACTERS, Study, assign_keys, default_study, differences, load_study
 
 WHOLE = """
 name = "pilot"
@@ -156,3 +156,30 @@ def test_every_setting_is_in_the_docs():
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{setting.name}` |")]
         if isinstance(setting.default, int | float) and not isinstance(setting.default, bool):
             assert f"| {setting.default:g} |" in row
+
+
+def test_the_14_findings_of_nih_have_14_keys_that_no_tool_has():
+    """One key each, from the start."""
+    keys = assign_keys(NIH.findings, {})
+    assert list(keys) == list(NIH.findings)
+    assert len(set(keys.values())) == 14
+    assert not set(keys.values()) & TOOL_CHARACTERS
+
+
+def test_a_finding_gets_its_first_letter_where_it_is_free():
+    """M is Mass, P is Pneumonia; N belongs to the note, so Nodule has another letter of its name."""
+    keys = assign_keys(NIH.findings, {})
+    assert (keys["Mass"], keys["Pneumonia"], keys["Nodule"], keys["Hernia"]) == ("m", "p", "o", "h")
+
+
+def test_a_wanted_key_is_taken_from_nobody():
+    """Who asks for P for Pneumothorax gets it; Pneumonia gets another."""
+    keys = assign_keys(NIH.findings, {"Pneumothorax": "P"})
+    assert keys["Pneumothorax"] == "p"
+    assert len(set(keys.values())) == 14
+
+
+def test_more_findings_than_keys_are_refused():
+    """Nobody is given a key twice."""
+    with pytest.raises(UsageError, match="more than there are keys"):
+        assign_keys([f"Finding {number}" for number in range(len(FREE_KEYS) + 1)], {})

@@ -36,7 +36,8 @@ BASE = "3a990ea"
 EXTRAS = "review,vlm,postgres,sr,dicom"
 DONE = "done.json"
 
-WORDS: tuple[tuple[str, str], ...] = ()
+Words = Sequence[tuple[str, str]]
+WORDS: Words = ()
 """Words that changed on purpose, (before, after), in reasons and in the strings of JSON; keys and codes never change.
 
 `{}` stands for anything, in the same order on both sides: ("of {} films {} are", "of {} images, {} are").
@@ -80,7 +81,7 @@ MASKED = (
     ),
     *(
         Mask(f"{part}/{file}", field, "a clock")
-        for part in READ
+        for part in (*READ, "exports")
         for file in ("reads.*", "coco.json", "fiftyone.json", "label-studio.json")
         for field in ("active_s", "wall_s", "at", "truth_at", "created_at", "lead_time")
     ),
@@ -98,7 +99,7 @@ Difference = str | None
 # ---------------------------------------------------------------- comparing
 
 
-def words_of(text: str, words: Sequence[tuple[str, str]] = WORDS) -> str:
+def words_of(text: str, words: Words = WORDS) -> str:
     """Rewrite a sentence by the listed words."""
     for pattern, after in _compiled(tuple(words)):
         text = pattern.sub(after, text)
@@ -112,26 +113,23 @@ def _compiled(words: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str]
         parts = [re.escape(part) for part in before.split("{}")]
         # A word is a whole word: `film` is not found in `filmed`.
         start, end = (r"(?<!\w)" if before[:1].isalnum() else ""), (r"(?!\w)" if before[-1:].isalnum() else "")
-        numbers = iter(range(1, after.count("{}") + 1))
-        plain = after.replace("\\", r"\\")
-        made.append(
-            (re.compile(start + "(.+?)".join(parts) + end), re.sub(r"\{\}", lambda _: rf"\g<{next(numbers)}>", plain))
-        )
+        first, *rest = after.replace("\\", r"\\").split("{}")
+        filled = first + "".join(rf"\g<{number}>{part}" for number, part in enumerate(rest, start=1))
+        made.append((re.compile(start + "(.+?)".join(parts) + end), filled))
     return tuple(made)
 
 
-def compare_json(base: Any, new: Any, *, masks: Sequence[Mask] = (), words: Sequence[tuple[str, str]] = WORDS) -> Difference:
+def compare_json(base: Any, new: Any, *, masks: Sequence[Mask] = (), words: Words = WORDS) -> Difference:
     """Compare two values of JSON: keys and their order, numbers, and strings up to the listed words."""
     return next(_json_differences(base, new, "", masks, words), None)
 
 
-def _json_differences(
-    base: Any, new: Any, at: str, masks: Sequence[Mask], words: Sequence[tuple[str, str]]
-) -> Iterator[str]:
+def _json_differences(base: Any, new: Any, at: str, masks: Sequence[Mask], words: Words) -> Iterator[str]:
     if isinstance(base, dict) and isinstance(new, dict):
         if list(base) != list(new):
             lost, more = [key for key in base if key not in new], [key for key in new if key not in base]
-            yield f"{at or '.'}: keys {lost} are gone, {more} are new" if lost or more else f"{at or '.'}: order of keys"
+            changed = f"keys {lost} are gone, {more} are new" if lost or more else "the keys have another order"
+            yield f"{at or '.'}: {changed}"
         for key in (key for key in base if key in new):
             mask = _mask_of(key, masks)
             one, other = (side[key] if mask is None else mask.shown(side[key]) for side in (base, new))
@@ -162,7 +160,7 @@ def compare_tables(
     new: pl.DataFrame,
     *,
     masks: Sequence[Mask] = (),
-    words: Sequence[tuple[str, str]] = WORDS,
+    words: Words = WORDS,
 ) -> Difference:
     """Compare two tables bit for bit; `reasons` by their codes and up to the listed words."""
     if base.schema != new.schema:
@@ -198,7 +196,7 @@ def _first_unequal(base: pl.Series, new: pl.Series) -> int | None:
     return unequal.arg_max() if unequal.any() else None
 
 
-def compare_reasons(base: pl.Series, new: pl.Series, *, words: Sequence[tuple[str, str]] = WORDS) -> Difference:
+def compare_reasons(base: pl.Series, new: pl.Series, *, words: Words = WORDS) -> Difference:
     """Compare lists of `code: sentence`: equal in codes, and in sentences up to the listed words."""
     counts = _first_unequal(base.list.len(), new.list.len())
     if counts is not None:
@@ -275,7 +273,8 @@ def checkout(commit: str, home: Path) -> Path:
     python = folder / ".venv" / "bin" / "python"
     if (folder / ".venv" / ".identity").exists():
         return python
-    known = subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, capture_output=True, check=False)  # noqa: S607
+    line = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    known = subprocess.run(line, cwd=ROOT, capture_output=True, check=False)
     if known.returncode:
         _run("git", "fetch", "--quiet", "origin", commit, cwd=ROOT)
     _run("git", "worktree", "prune", cwd=ROOT)
@@ -305,58 +304,70 @@ def examples_of(commit: str, folder: Path, names: Iterable[str]) -> Path:
 
 def main() -> None:
     """Run the parts on both sides and print one line per comparison."""
-    from identity_runs import EXAMPLES, PARTS, Failed, Side, chosen  # noqa: PLC0415  comparing alone needs no httpx
+    from identity_runs import EXAMPLES, PARTS, chosen  # noqa: PLC0415  to compare, no httpx is needed
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", default=BASE, metavar="COMMIT", help=f"the version before; by default {BASE}")
-    parser.add_argument("--new", metavar="COMMIT", help="the version after; by default the one of --new-python")
-    parser.add_argument("--base-python", type=Path, help="an interpreter that has the base; else --make")
-    parser.add_argument("--new-python", type=Path, default=Path(sys.executable), help="by default this one")
-    parser.add_argument("--make", action="store_true", help="check out and install what has no interpreter yet")
-    parser.add_argument("--data", type=Path, help="the folder with expert/ and predictions/, for the NIH audits")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what a side wrote, and use what the base wrote")
-    parser.add_argument("--only", action="append", default=[], choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="only the parts on small data")
-    parser.add_argument("--base-only", action="store_true", help="run the base, keep it, compare nothing")
-    parser.add_argument("--name", default="new", help="what the new side's folder in --keep is called")
-    given = parser.parse_args()
+    given = _arguments(list(PARTS))
     home = ROOT / ".cache" / "identity"
-    if not given.base_python and not given.make:
-        parser.error("where is the base? Name its --base-python, or --make")
     base_python = given.base_python or checkout(given.base, home)
     new_python = checkout(given.new, home) if given.new else given.new_python
     names = chosen(given.only, quick=given.quick, data=given.data is not None)
-    for name in sorted(set(PARTS) - set(names)) if not (given.only or given.quick) else ():
+    for name in sorted(set(given.only or PARTS) - set(names)) if not given.quick else ():
         print(f"skipped  {name}: it needs --data")
     with tempfile.TemporaryDirectory(prefix="bpals-identity-") as scratch:
         keep = (given.keep or Path(scratch)).resolve()
         examples = examples_of(given.base, keep / "examples", EXAMPLES)
-        differing = compared = 0
+        common = {"examples": examples, "data": given.data}
+        found = []
         for name in names:
-            part = PARTS[name]
-            old = keep / "base" / name
-            try:
-                common = {"examples": examples, "data": given.data if part.needs_data else None}
-                if not _is_kept(old, part.recipe, given.base):
-                    run_part(part.run, Side(name="base", python=base_python.absolute(), folder=old, **common))
-                    (old / DONE).write_text(json.dumps({"recipe": part.recipe, "commit": given.base}))
-                if given.base_only:
-                    print(f"kept     {name}", flush=True)
-                    continue
-                folder = keep / given.name / name
-                goes_on = old if part.goes_on else None
-                run_part(part.run, Side(name="new", python=new_python.absolute(), folder=folder, old=goes_on, **common))
-            except Failed as failure:
-                print(f"DIFFERS  {name}: {failure}", flush=True)
-                differing += 1
-                continue
-            for file, difference in compare_folders(name, old / "out", folder / "out"):
-                compared += 1
-                differing += difference is not None
-                print(f"{'same   ' if difference is None else 'DIFFERS'}  {name}/{file}", end="")
-                print(f": {difference}" if difference else "", flush=True)
-    print(f"{compared} comparisons, {differing} differ" if compared or differing else "nothing compared")
+            base = {"name": "base", "python": base_python.absolute(), "folder": keep / "base" / name, **common}
+            new = {"name": "new", "python": new_python.absolute(), "folder": keep / given.name / name, **common}
+            for file, difference in run_both(PARTS[name], base, None if given.base_only else new, given.base):
+                found.append(difference)
+                what = "same   " if difference is None else "DIFFERS"
+                print(f"{what}  {name}{file}{f': {difference}' if difference else ''}", flush=True)
+    differing = sum(difference is not None for difference in found)
+    print(f"{len(found)} comparisons, {differing} differ")
     sys.exit(1 if differing else 0)
+
+
+def _arguments(parts: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default=BASE, metavar="COMMIT", help=f"the version before; by default {BASE}")
+    parser.add_argument("--new", metavar="COMMIT", help="the version after; by default the one of --new-python")
+    parser.add_argument("--base-python", type=Path, help="an interpreter that has the base; without it, --make")
+    parser.add_argument("--new-python", type=Path, default=Path(sys.executable), help="by default this one")
+    parser.add_argument("--make", action="store_true", help="check out and install what has no interpreter yet")
+    parser.add_argument("--data", type=Path, help="the folder with expert/ and predictions/, for the NIH audits")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what a side wrote, and use what the base wrote")
+    parser.add_argument("--only", action="append", default=[], choices=parts, metavar="PART", help=", ".join(parts))
+    parser.add_argument("--quick", action="store_true", help="only the parts on small data")
+    parser.add_argument("--base-only", action="store_true", help="run the base, keep it, compare nothing")
+    parser.add_argument("--name", default="new", help="what the new side's folder in --keep is called")
+    given = parser.parse_args()
+    if not given.base_python and not given.make:
+        parser.error("where is the base? Name its --base-python, or --make")
+    if given.data is not None and not (given.data / "expert").is_dir():
+        parser.error(f"{given.data} has no folder expert. Type: make identity DATA=PATH, or ARGS=--quick")
+    return given
+
+
+def run_both(part: Any, base: Any, new: Any, commit: str) -> Iterator[tuple[str, Difference]]:
+    """Run one part on both sides, the base only where nothing is kept of it, and compare."""
+    from identity_runs import Failed, Side  # noqa: PLC0415
+
+    old = base["folder"]
+    try:
+        if not _is_kept(old, part.recipe, commit):
+            run_part(part.run, Side(**base))
+            (old / DONE).write_text(json.dumps({"recipe": part.recipe, "commit": commit}))
+        if new is None:
+            return
+        run_part(part.run, Side(**new, old=old if part.goes_on else None))
+    except Failed as failure:
+        yield "", str(failure)
+        return
+    for file, difference in compare_folders(old.name, old / "out", new["folder"] / "out"):
+        yield f"/{file}", difference
 
 
 def _is_kept(folder: Path, recipe: int, commit: str) -> bool:

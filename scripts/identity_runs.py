@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+
 from identity_servers import MODEL, Browser, Recorder, chat_server, open_room, postgres
 
 PASSWORD = "seven lamps by the sea"  # noqa: S105  of accounts that live for one run
@@ -128,7 +129,9 @@ class Side:
     def accounts(self, workspace: str, *more: object) -> None:
         """Make the people of a study."""
         for name, role in (("anna", "reader"), ("ben", "reader"), ("cora", "adjudicator"), ("dora", "admin")):
-            self.bpals("review", "account", "add", name, "--role", role, "--workspace", workspace, *more, given=PASSWORD)
+            self.bpals(
+                "review", "account", "add", name, "--role", role, "--workspace", workspace, *more, given=PASSWORD
+            )
 
 
 # ---------------------------------------------------------------- audits
@@ -243,7 +246,7 @@ def _example_answers(side: Side) -> None:
     words = ("--workspace", "films", "--group-by", "sex", "--group-by", "view")
     side.keep("rate.json", "rate", "--reviews", "filled.csv", *words, "--out", "rated.csv")
     shutil.copy(side.folder / "rated.csv", side.out / "rated.csv")
-    side.keep("rate-random.json", "rate", "--reviews", "single.csv", "--simple-random", "--workspace", "films")
+    side.keep("rate-random.json", "rate", "--reviews", "single.csv", "--simple-random", "--workspace", "reviews")
 
 
 def _truth(side: Side) -> list[tuple[str, str, bool]]:
@@ -308,7 +311,14 @@ def _demo_films(workspace: str) -> tuple[str, ...]:
 
 def _demo_labels(workspace: str) -> tuple[str, ...]:
     """Name the labels: what a workspace remembers of them is a place, and these have moved."""
-    return ("--source", f"table:{workspace}/labels.csv", "--mapping", f"{workspace}/labels.toml", "--workspace", workspace)
+    return (
+        "--source",
+        f"table:{workspace}/labels.csv",
+        "--mapping",
+        f"{workspace}/labels.toml",
+        "--workspace",
+        workspace,
+    )
 
 
 def _demo(side: Side, workspace: str, *more: object) -> None:
@@ -336,6 +346,7 @@ learn_every = 1000
 def room(side: Side) -> None:
     """Read, differ, settle and discuss in the room; then export and audit what was read."""
     _demo(side, "demo")
+    shutil.copytree(side.folder / "demo", side.folder / "elsewhere")
     side.accounts("demo")
     recorder = Recorder()
     _write_study(side, "settled", rule="adjudicator", reveal=True)
@@ -352,6 +363,7 @@ def room(side: Side) -> None:
     side.keep("log.json", "review", "verify-log", "--workspace", "demo")
     side.keep("accounts.json", "review", "account", "list", "--workspace", "demo")
     _export(side, "demo")
+    _import_back(side, "demo", FORMATS)
     side.bpals("audit", *_demo_labels("demo"))
     side.keep_workspace("demo")
 
@@ -487,16 +499,22 @@ def _export(side: Side, workspace: str, *more: object) -> None:
         shutil.copy(side.folder / f"{workspace}-{file}", side.out / file)
 
 
+def _import_back(side: Side, workspace: str, formats: Iterable[str]) -> None:
+    """Bring each export into a workspace that has read nothing."""
+    for name in formats:
+        file = f"{workspace}-{FORMATS[name]}"
+        side.keep(f"back-{name}.json", "review", "import", file, "--workspace", "elsewhere")
+
+
 def exports(side: Side) -> None:
-    """Import a sheet of single reads, export it in each format, and bring each export into another workspace."""
+    """Import a sheet of single reads, which has no boxes, export it in each format, and bring each export back."""
     _example_tables(side)
     side.bpals("audit", *FILMS, "--workspace", "films")
     shutil.copytree(side.folder / "films", side.folder / "elsewhere")
     side.keep("import.json", "review", "import", "single.csv", "--workspace", "films")
     side.keep("import-again.json", "review", "import", "single.csv", "--workspace", "films")
     _export(side, "films")
-    for name, file in FORMATS.items():
-        side.keep(f"back-{name}.json", "review", "import", f"films-{file}", "--workspace", "elsewhere")
+    _import_back(side, "films", [name for name in FORMATS if name != "coco"])
     side.bpals("audit", *FILMS, "--workspace", "films")
     side.keep_workspace("films")
     _dicom_reports(side)
@@ -549,7 +567,9 @@ def _write_dicoms(folder: Path) -> None:
         film.HighBit, film.PixelRepresentation = 7, 0
         grey = np.random.default_rng(number).integers(0, 256, (48, 64), dtype=np.uint8)
         film.add_new("PixelData", "OB", grey.tobytes())
-        pydicom.dcmwrite(folder / f"{number}.dcm", film, implicit_vr=False, little_endian=True, enforce_file_format=True)
+        pydicom.dcmwrite(
+            folder / f"{number}.dcm", film, implicit_vr=False, little_endian=True, enforce_file_format=True
+        )
 
 
 # ---------------------------------------------------------------- what the base wrote, gone on with
@@ -564,7 +584,9 @@ def old_workspace(side: Side, *ledger: object) -> None:
     _demo(side, WORK, *ledger)
     side.accounts(WORK, *ledger)
     _write_study(side, "kept", rule="adjudicator", reveal=True)
-    with side.room(Recorder("old"), "--workspace", WORK, "--images", f"{WORK}/films", "--study", "kept.toml", *ledger) as go:
+    with side.room(
+        Recorder("old"), "--workspace", WORK, "--images", f"{WORK}/films", "--study", "kept.toml", *ledger
+    ) as go:
         anna = go("anna")
         reading = anna.post("/api/next")["reading"]
         answer = _answer(reading, "anna")

@@ -60,10 +60,10 @@ class _Chat(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: ChatServer
 
-    def do_GET(self) -> None:  # noqa: N802  the name that http.server calls
+    def do_GET(self) -> None:
         self._send({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.count()
         self._send(_completion(asked))

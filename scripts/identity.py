@@ -63,33 +63,49 @@ class Mask:
         return None if value is None else found[0] if found else "*"
 
 
-READ = ("room", "continued*")
-"""Parts in which people read: what they wrote has times and random ids."""
-
 MASKED = (
     *(Mask("*/run.json", field, "which version ran, and where") for field in ("bpals", "commit", "dirty", "packages")),
     Mask("*/run.json", "seconds", "a clock"),
     Mask("*/run.json", "files", "each file is compared by itself; signal.parquet and report.html hold prose"),
-    Mask("*/answers.json", "id", "of an error: random", but="^reading-.*"),
+    Mask("*/run.json", "sealed", "a hash of judgments/*.json, which has times in it and is compared by itself"),
+    *(
+        Mask(f"{file}.json", field, "a clock")
+        for file in ("*/judgments/*", "judges/*", "continued*/judge", "continued*/status*")
+        for field in ("seconds", "elapsed_s", "p50_s", "p95_s", "pairs_per_s", "films_per_s", "latest")
+    ),
+    # The reading room: random ids are numbered while its answers are recorded.
+    Mask("*/answers.json", "id", "of an error: random"),
     Mask("*/answers.json", "reader", "`Reader 1` or `Reader 2`, by the order of random ids", but="^Reader"),
     Mask("*/answers.json", "link", "random; and the port is any free one", but="/enter#"),
     *(Mask("*/answers.json", field, "a clock") for field in ("at", "locked", "began", "seen", "ends")),
     *(
-        Mask(f"*/{file}", field, "a clock")
-        for file in ("answers.json", "progress*.json")
+        Mask(f"*/{file}.json", field, "a clock")
+        for file in ("answers", "progress*")
         for field in ("hours", "median_s", "per_hour")
     ),
+    Mask("room/log.json", "hash", "of entries with times and random ids"),
+    Mask("continued*/log-after.json", "hash", "of entries with times and random ids"),
+    # Exports of what was read or imported a moment ago; the parts `continued` export one ledger twice, unmasked.
     *(
         Mask(f"{part}/{file}", field, "a clock")
-        for part in (*READ, "exports")
+        for part in ("room", "exports")
         for file in ("reads.*", "coco.json", "fiftyone.json", "label-studio.json")
         for field in ("active_s", "wall_s", "at", "truth_at", "created_at", "lead_time")
     ),
-    *(Mask(f"{part}/*", "reading_id", "random", but="^reading-.*") for part in READ),
-    *(Mask(f"{part}/*", "external_id", "begins with a random reading_id", but="/.*") for part in READ),
-    *(Mask(f"{part}/label-studio.json", "id", "a hash of external_id") for part in READ),
-    Mask("room/log.json", "hash", "of entries with times and random ids"),
-    Mask("continued*/log-after.json", "hash", "of entries with times and random ids"),
+    Mask("room/reads.*", "reading_id", "random"),
+    Mask("room/*", "external_id", "begins with a random reading_id", but="/.*"),
+    Mask("room/label-studio.json", "id", "a hash of external_id"),
+    *(
+        Mask("*.dcm", field, "when the report was written")
+        for field in (
+            "InstanceCreationDate",
+            "InstanceCreationTime",
+            "ContentDate",
+            "ContentTime",
+            "ContributionDateTime",
+        )
+    ),
+    Mask("*.dcm", "TextValue", "where it is the time of the import", but=r"^(?!\d{4}-\d\d-\d\dT).*"),
 )
 
 Difference = str | None

@@ -23,6 +23,7 @@ import polars as pl
 
 from identity_servers import MODEL, Browser, Recorder, chat_server, open_room, postgres
 
+OURS = "1.2.826.0.1.3680043.8.498"
 PASSWORD = "seven lamps by the sea"  # noqa: S105  of accounts that live for one run
 EXAMPLES = ("films.csv", "films.toml", "experts.csv", "mean_brightness.py")
 FILMS = ("--source", "table:films.csv", "--mapping", "films.toml")
@@ -243,8 +244,8 @@ def _example_answers(side: Side) -> None:
     listed.with_columns(
         verdict=pl.Series(["present" if one else "absent" for one in shows]), reader=pl.lit("Ann")
     ).write_csv(side.folder / "filled.csv")
-    words = ("--workspace", "films", "--group-by", "sex", "--group-by", "view")
-    side.keep("rate.json", "rate", "--reviews", "filled.csv", *words, "--out", "rated.csv")
+    groups = ("--group-by", "sex", "--group-by", "view")
+    side.keep("rate.json", "rate", "--reviews", "filled.csv", "--workspace", "films", *groups, "--out", "rated.csv")
     shutil.copy(side.folder / "rated.csv", side.out / "rated.csv")
     side.keep("rate-random.json", "rate", "--reviews", "single.csv", "--simple-random", "--workspace", "reviews")
 
@@ -549,16 +550,17 @@ def _write_dicoms(folder: Path) -> None:
     """Write six small grey DICOMs."""
     import pydicom  # noqa: PLC0415  only this part needs it
     from pydicom.dataset import Dataset, FileMetaDataset  # noqa: PLC0415
+    from pydicom.uid import UID  # noqa: PLC0415
 
     folder.mkdir()
     for number in range(6):
         film = Dataset()
         film.file_meta = FileMetaDataset()
-        film.file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.1"
-        film.SOPClassUID = film.file_meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-        film.SOPInstanceUID = film.file_meta.MediaStorageSOPInstanceUID = f"1.2.826.0.1.3680043.8.498.1.{number}"
-        film.StudyInstanceUID = f"1.2.826.0.1.3680043.8.498.2.{number}"
-        film.SeriesInstanceUID = f"1.2.826.0.1.3680043.8.498.3.{number}"
+        film.file_meta.TransferSyntaxUID = UID("1.2.840.10008.1.2.1")
+        film.SOPClassUID = film.file_meta.MediaStorageSOPClassUID = UID("1.2.840.10008.5.1.4.1.1.1.1")
+        film.SOPInstanceUID = film.file_meta.MediaStorageSOPInstanceUID = UID(f"{OURS}.1.{number}")
+        film.StudyInstanceUID = f"{OURS}.2.{number}"
+        film.SeriesInstanceUID = f"{OURS}.3.{number}"
         film.PatientID, film.PatientName, film.Modality = f"P{number}", "", "DX"
         film.PatientBirthDate = film.PatientSex = film.StudyDate = film.StudyTime = film.AccessionNumber = ""
         film.StudyID = film.ReferringPhysicianName = ""

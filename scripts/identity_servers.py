@@ -83,7 +83,7 @@ class _Chat(BaseHTTPRequestHandler):
 def _completion(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Answer yes or no with log-probs, from a hash of the image and the question."""
     content = asked["messages"][-1]["content"]
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     question = next((part["text"] for part in reversed(parts) if part["type"] == "text"), "")
     image = next((part["image_url"]["url"] for part in parts if part["type"] == "image_url"), "")
     seen = hashlib.sha256(base64.b64decode(image.partition(",")[2])).hexdigest() if image else ""
@@ -155,7 +155,7 @@ class Postgres:
     def _reached(self) -> bool:
         """Say whether the user that PostgreSQL runs as may read the package."""
         try:
-            line = [self._programs / "postgres", "--version"]
+            line = [str(self._programs / "postgres"), "--version"]
             return not subprocess.run(line, capture_output=True, check=False, cwd="/", **self._rights).returncode
         except PermissionError:
             return False
@@ -163,7 +163,8 @@ class Postgres:
     def run(self, name: str, *words: object, given: str | None = None) -> str:
         """Run a program of PostgreSQL, and give what it prints."""
         line = [str(self._programs / name), *map(str, words)]
-        done = subprocess.run(line, input=given, capture_output=True, text=True, check=False, cwd="/", **self._rights)
+        options: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "cwd": "/"}
+        done: subprocess.CompletedProcess[str] = subprocess.run(line, input=given, **options, **self._rights)  # noqa: PLW1510
         if done.returncode:
             raise SystemExit(f"{name} failed: {done.stderr}")
         return done.stdout
@@ -279,7 +280,7 @@ class Browser:
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send JSON."""
         headers = {"sec-fetch-site": "same-origin", "origin": self._origin}
-        answer = self._client.post(path, headers=headers, **({} if body is None else {"json": body}))
+        answer = self._client.post(path, headers=headers, json=body)
         return self._recorder.keep(self._who, f"POST {path}", answer)
 
     def act(self, act: str, reading: Mapping[str, Any], **more: Any) -> Any:

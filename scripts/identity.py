@@ -64,10 +64,24 @@ class Mask:
 
 
 MASKED = (
-    *(Mask("*/run.json", field, "which version ran, and where") for field in ("bpals", "commit", "dirty", "packages")),
-    Mask("*/run.json", "seconds", "a clock"),
-    Mask("*/run.json", "files", "each file is compared by itself; signal.parquet and report.html hold prose"),
-    Mask("*/run.json", "sealed", "a hash of judgments/*.json, which has times in it and is compared by itself"),
+    # run.json, and what `audit --json` prints: the same record.
+    *(
+        Mask(f"*/{file}.json", field, why)
+        for file in ("run", "audit")
+        for field, why in (
+            ("bpals", "which version ran"),
+            ("commit", "which version ran"),
+            ("dirty", "which version ran"),
+            ("packages", "what is installed beside it"),
+            ("seconds", "a clock"),
+            ("files", "each file is compared by itself; signal.parquet and report.html hold prose"),
+            ("sealed", "a hash of judgments/*.json, which has times in it and is compared by itself"),
+            ("reason", "prose, beside the value that is compared"),
+            ("message", "prose, beside the code that is compared"),
+            ("words", "prose, beside the numbers that are compared"),
+        )
+    ),
+    *(Mask("*/compare.json", field, "which version ran") for field in ("bpals", "commit", "dirty", "packages")),
     *(
         Mask(f"{file}.json", field, "a clock")
         for file in ("*/judgments/*", "judges/*", "continued*/judge", "continued*/status*")

@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev audit room test quick sweep servers check shape bench pixels scorecard evidence simulations docs site clean chromium opengl
+.PHONY: help install dev audit room test quick sweep servers check shape bench pixels scorecard evidence simulations docs site identity clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -86,6 +86,9 @@ simulations: $(VENV)/.dev  ## intervals that cover, guarantees that hold, review
 	$(BIN)/python benchmarks/rate_coverage.py $(ARGS)
 	$(BIN)/python benchmarks/guarantees.py $(ARGS)
 	$(BIN)/python benchmarks/stacker_safety.py $(ARGS)
+
+identity: $(VENV)/.dev  ## what this version writes beside what 3a990ea wrote, in two environments (DATA=PATH with expert/ and predictions/)
+	$(BIN)/python scripts/identity.py --make --data $(DATA) $(ARGS)
 
 docs: $(VENV)/.dev  ## write the generated parts of docs/
 	$(BIN)/python scripts/write_docs.py

@@ -16,31 +16,27 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from bpals.judges.record import RecordJudge, fold_of
-from bpals.numeric import Matrix, patients
-from bpals.score.skill import Scores, Yardstick
-from bpals.signal.layout import Ints, Panel, hear
-from bpals.signal.reasons import read_devices
+from bpals.numeric import patients
+from bpals.signal.layout import Ints, Panel, lay_out, read_answers
+from bpals.signal.observations import read_devices
 from bpals.signal.trust import estimate
 from bpals.sources import nih
+from bpals.tasks.chosen_judges import measure
 from bpals.types import Dataset
 from peak import peak_mb
 
 
 def signal(dataset: Dataset, record: pl.DataFrame, eyes: dict[str, pl.DataFrame], fold: Ints) -> pl.DataFrame:
     """Weigh what the judges say, as an audit does; `fold` is the record judge's fold of each film."""
-    yardstick = Yardstick.of(dataset.images)
-
-    def measure(judge: str, findings: tuple[str, ...], given: Matrix, states: Matrix) -> pl.DataFrame:
-        return yardstick.measure(Scores(judge=judge, findings=findings, given=given, states=states))
-
+    findings = dataset.vocabulary.findings
     panel = Panel(
-        voices=tuple(hear(name, table, dataset.images, dataset.vocabulary.findings) for name, table in eyes.items()),
-        measure=measure,
+        judges=tuple(read_answers(name, table, dataset.images, findings) for name, table in eyes.items()),
         fold=fold,
         devices=read_devices(dataset.images, []),
     )
     with threadpool_limits(1):
-        return estimate(dataset, record, panel=panel).table
+        laid = lay_out(dataset, record, panel)
+        return estimate(laid, skill=measure(laid)).table
 
 
 def main() -> None:

@@ -36,8 +36,8 @@ from bpals.score.scorecard import suspicions
 from bpals.signal.trust import Signal
 from bpals.store.workspace import Workspace
 from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, load_source, weigh
-from bpals.tasks.expert_labels import load_experts
 from bpals.tasks.chosen_judges import choose
+from bpals.tasks.expert_labels import load_experts
 from section import Section
 
 Floats = NDArray[np.float64]

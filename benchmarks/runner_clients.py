@@ -103,8 +103,8 @@ def messages(url: str, text: str) -> list[Any]:
 
 def ask_aiohttp(url: str, count: int) -> int:
     """Ask with bare aiohttp: bodies put together from bytes, replies parsed and dropped."""
-    import aiohttp  # noqa: PLC0415
-    import orjson  # noqa: PLC0415
+    import aiohttp
+    import orjson
 
     head = (
         b'{"model":"stub","temperature":0,"max_tokens":1,"logprobs":true,"top_logprobs":20,"messages":[{"role":"user",'
@@ -127,7 +127,7 @@ def ask_aiohttp(url: str, count: int) -> int:
 
 def ask_openai(url: str, count: int) -> int:
     """Ask with the openai SDK as it comes, without retries."""
-    import openai  # noqa: PLC0415
+    import openai
 
     async def all_of_it() -> int:
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
@@ -145,7 +145,7 @@ def ask_openai(url: str, count: int) -> int:
 
 def ask_litellm(url: str, count: int) -> int:
     """Ask with LiteLLM as it comes, without retries."""
-    import litellm  # noqa: PLC0415
+    import litellm
 
     options: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "logprobs": True, "top_logprobs": 20}
     options |= {"base_url": url, "api_key": "none", "num_retries": 0}

@@ -33,11 +33,11 @@ def names(count: int) -> Iterator[str]:
 
 def fill(path: Path, count: int) -> None:
     """Write what a judge said about every film but the last hundred, with the ledger's own code."""
-    from bpals.judges.openai import OpenAIJudge  # noqa: PLC0415
-    from bpals.judges.runner.messages import to_judgments  # noqa: PLC0415
-    from bpals.store.ledger import AskedFilm, Ledger  # noqa: PLC0415
-    from bpals.types import Reply, Usage  # noqa: PLC0415
-    from runner_clients import VOCABULARY  # noqa: PLC0415
+    from bpals.judges.openai import OpenAIJudge
+    from bpals.judges.runner.messages import to_judgments
+    from bpals.store.ledger import AskedFilm, Ledger
+    from bpals.types import Reply, Usage
+    from runner_clients import VOCABULARY
 
     judge = OpenAIJudge(model="stub", topics=False, method="top_k")
     questions = judge.questions(VOCABULARY)
@@ -60,9 +60,9 @@ def fill(path: Path, count: int) -> None:
 
 def resume(path: Path, count: int) -> None:
     """Do what a resumed run does before its first request, and print what it took."""
-    from bpals.judges.openai import OpenAIJudge  # noqa: PLC0415
-    from bpals.store.ledger import Ledger  # noqa: PLC0415
-    from runner_clients import VOCABULARY  # noqa: PLC0415
+    from bpals.judges.openai import OpenAIJudge
+    from bpals.store.ledger import Ledger
+    from runner_clients import VOCABULARY
 
     judge = OpenAIJudge(model="stub", topics=False, method="top_k")
     began = time.perf_counter()

@@ -22,8 +22,8 @@ import polars as pl
 
 from bpals.findings import Vocabulary
 from bpals.metrics import Curve
-from bpals.signal.layout import Panel, hear
-from bpals.signal.reasons import read_devices
+from bpals.signal.layout import LaidOut, Panel, groups_of, lay_out, read_answers
+from bpals.signal.observations import read_devices
 from bpals.signal.trust import estimate
 from bpals.types import IMAGES, KIND, OUTCOME, REVIEWS, SAYS, SKILL, Dataset, Reviews, claims_schema, judgments_schema
 
@@ -106,8 +106,7 @@ def make(case: Case, rng: np.random.Generator) -> World:
     record = _right_about_claims(seen.pop("record"), SKILL_OF["record"], noise)
     tables = [_answers(dataset, judge, _sigmoid(score - 2)) for judge, score in seen.items()]
     panel = Panel(
-        voices=tuple(hear(table["judge"][0], table, dataset.images, names) for table in tables),
-        measure=_all_heeded,
+        judges=tuple(read_answers(table["judge"][0], table, dataset.images, names) for table in tables),
         fold=patient % FOLDS,
         devices=read_devices(dataset.images, ()),
     )
@@ -224,13 +223,20 @@ def _answers(dataset: Dataset, judge: str, p_present: Floats) -> pl.DataFrame:
     )
 
 
-def _all_heeded(judge: str, findings: tuple[str, ...], _given: Floats, states: Floats) -> pl.DataFrame:
-    rows = [(judge, name, "claims", len(states), 1, 0.8, 0.7, 0.9, True) for name in findings]
+def _all_used(laid: LaidOut) -> pl.DataFrame:
+    rows = [
+        (judge, name, "claims", len(level.record.states), 1, 0.8, 0.7, 0.9, True)
+        for level in laid.levels
+        for judge in ("record", *(its.name for its in level.judges))
+        for name in level.record.findings
+    ]
     return pl.DataFrame(rows, schema=SKILL, orient="row")
 
 
 def _trust(world: World, reviews: Reviews | None) -> Floats:
-    table = estimate(world.dataset, world.judgments, panel=world.panel, reviews=reviews).table
+    groups = groups_of(world.dataset.vocabulary, None, reviews)
+    laid = lay_out(world.dataset, world.judgments, world.panel, groups)
+    table = estimate(laid, skill=_all_used(laid), reviews=reviews).table
     return table["trust"].to_numpy().reshape(world.shows.shape)
 
 

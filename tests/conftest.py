@@ -205,7 +205,7 @@ def llamacpp_url(tmp_path_factory):
 def postgres_address(tmp_path_factory):
     """The address of a real PostgreSQL that all test processes of a session share."""
     pytest.importorskip("psycopg", reason="no PostgreSQL: needs the extra postgres")
-    from world import postgres  # noqa: PLC0415 -- a core install has no psycopg
+    from world import postgres
 
     if lacking := postgres.missing():
         pytest.skip(f"no PostgreSQL: pip install {lacking}")
@@ -217,7 +217,7 @@ def postgres_address(tmp_path_factory):
 @pytest.fixture
 def postgres_url(postgres_address):
     """The address of a new, empty PostgreSQL database; it is dropped after the test."""
-    import psycopg  # noqa: PLC0415 -- a core install has none
+    import psycopg
 
     name = f"t{uuid.uuid4().hex}"
     with psycopg.connect(postgres_address, autocommit=True) as connection:
@@ -266,3 +266,24 @@ def xrv_tables(xrv_wheel: Path) -> Path:
                     part.write(archive.read(member))
                 Path(part.name).replace(target)
     return folder
+
+
+@pytest.fixture
+def expert_folder(data_folder):
+    """The folder of radiologist labels, which is never part of the project."""
+    folder = data_folder / "expert"
+    if not folder.is_dir():
+        pytest.skip(f"no expert labels at {folder}: set BPALS_TEST_DATA")
+    return folder
+
+
+@pytest.fixture
+def sheet(tmp_path):
+    """Write a text file and give its path."""
+
+    def write(text, name="truth.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write

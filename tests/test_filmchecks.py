@@ -13,7 +13,7 @@ from bpals.images.collection import open_shelf
 from bpals.images.defects import COPIES
 from bpals.images.stream import looked
 from bpals.store.features import FeatureCache
-from bpals.store.workspace import RECORD, Workspace, seal_films
+from bpals.store.workspace import CHECKS_RECORD, Workspace, write_image_checks
 from bpals.tasks.probe import Looked, check_films
 from bpals.types import FILM_CHECKS, IMAGES, Refusal
 from world import dicoms, phantoms
@@ -78,7 +78,7 @@ def test_what_was_found_is_told_and_sealed(checked):
     record = report.sealed.record
     assert record["learnt"]["inverted"]["found"] >= 0.95 * record["learnt"]["inverted"]["copies"] > 0
     assert (record["near_duplicate_pairs"], record["pairs_of_two_patients"]) == (1, 0)
-    assert (home.path / RECORD).exists()
+    assert (home.path / CHECKS_RECORD).exists()
 
 
 def test_the_same_films_are_not_checked_twice(checked):
@@ -155,7 +155,7 @@ def test_an_audit_tells_what_is_odd_about_films(films_audit, tmp_path):
     names = before["image_id"].unique(maintain_order=True)
     rows = [{"image_id": names[0], "checks": ["turned"], "turned": 90}, {"image_id": names[1], "checks": []}]
     table = pl.DataFrame([dict.fromkeys(FILM_CHECKS) | row for row in rows], schema=FILM_CHECKS)
-    seal_films(home, table, {"films": 2, "fired": {"turned": 1}})
+    write_image_checks(home, table, {"films": 2, "fired": {"turned": 1}})
     run = bpals.audit(workspace=home)
     its = dict(run.signal.unique("image_id").select("image_id", "film_checks").iter_rows())
     assert (its[names[0]], its[names[1]], its[names[2]]) == (["turned"], [], None)
@@ -166,4 +166,4 @@ def test_an_audit_tells_what_is_odd_about_films(films_audit, tmp_path):
     page = run.report.read_text(encoding="utf-8")
     assert "The films themselves" in page
     assert names[0] in page
-    assert (home / RECORD).exists()
+    assert (home / CHECKS_RECORD).exists()

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from bpals.errors import BpalsError, ContractBroken
-from bpals.signal.trust import estimate
 from bpals.sources import nih
 from bpals.testing import (
     check_judgments,
@@ -20,6 +19,7 @@ from bpals.testing import (
     tiny_dataset,
 )
 from bpals.types import FLAG, KIND, OUTCOME, SAYS, judgments_schema
+from world.estimating import estimate
 
 
 def make_judgments(dataset, seed=0):

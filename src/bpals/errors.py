@@ -1,23 +1,23 @@
 """The exception tree. A branch says who must act.
 
 BpalsError
-  UsageError         you asked for something that cannot be
-    UnknownName      a name nobody knows; the message says what was meant
+  UsageError         the request cannot be met as it is
+    UnknownName      a name that is not known; the message suggests the nearest one
     MissingExtra     an optional package is not installed; the message has the line to type
   SourceError        a dataset is not what its loader expects
   TruthError         an expert label file is not what its loader expects
-  FilmError          a folder or archive of films cannot be used at all
-  JudgeError         a judge cannot be asked at all: a wrong address, a key refused, an image that does not arrive
-  Stopped            a run stopped before its end; what is done is kept, the same command goes on
+  FilmError          a folder or archive of images cannot be used at all
+  JudgeError         a judge cannot run at all: a wrong address, a refused key, an image that does not arrive
+  Stopped            a run stopped before its end; its answers are kept, and the same command goes on
   WorkspaceError     a workspace is missing, half-written, busy or of another version
     LockHeld         another process writes to a workspace
     TransactionLost  a database went away in the middle; nothing of the transaction was kept, and it may be tried again
-  ContractBroken     a source, judge or signal that somebody wrote does not keep its promise
-  RoomError          the reading room does not do what was asked of it
+  ContractBroken     a source, judge or signal of your own breaks its contract
+  RoomError          the reading room refuses a request
     NotYours         another reader's reading, or something for another role
-    StaleVersion     it was changed meanwhile, elsewhere; the newer one comes with the error
-    NotNow           the lock holds, it is not locked yet, or the case has gone to somebody else
-    Refused          an answer that cannot be kept as it stands
+    StaleVersion     it was changed elsewhere meanwhile; the error carries the newer one
+    NotNow           the reading is locked, not locked yet, or its case has gone to somebody else
+    Refused          an answer that cannot be stored as it is
 
 Every message says what is wrong, where, and what to type next, in one line.
 """
@@ -30,20 +30,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+# Versions that are known to work together, above all a torch without CUDA. It lies where bpals is installed from.
 CONSTRAINTS = "constraints.txt"
-"""The versions that are known to work together, in the folder that bpals is installed from: a torch without CUDA."""
 
 
 class BpalsError(Exception):
-    """Something the user can mend; the command line prints it as one line and exits 2."""
+    """An error that the user can fix; the command line prints it as one line and exits with 2."""
 
 
 class UsageError(BpalsError):
-    """You asked for something that cannot be."""
+    """The request cannot be met as it is."""
 
 
 class UnknownName(UsageError):
-    """A name that nobody knows."""
+    """A name that is not known."""
 
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str], *, where: str = "") -> UnknownName:
@@ -61,14 +61,14 @@ class MissingExtra(UsageError):
 
     @classmethod
     def of(cls, what: str, extra: str) -> MissingExtra:
-        """Name what was asked for and the exact line that installs it."""
+        """Name what needs the package and the exact line that installs it."""
         return cls(f"{what} needs an optional package. Type: {install_line(extra)}")
 
 
 def install_line(extra: str = "", *, package: str = "") -> str:
-    """Write the line that installs an extra of bpals, or another package beside it, without bringing CUDA.
+    """Write the line that installs an extra of bpals, or another package, without CUDA.
 
-    It is README's; typed elsewhere than in the folder that bpals was installed from, it names that folder.
+    It is the line of the README; outside the folder that bpals was installed from, it names that folder.
     """
     folder = Path(__file__).resolve().parents[2]
     here = not (folder / CONSTRAINTS).is_file() or folder == Path.cwd()
@@ -86,15 +86,15 @@ class TruthError(BpalsError):
 
 
 class FilmError(BpalsError):
-    """A folder or archive of films cannot be used at all."""
+    """A folder or archive of images cannot be used at all."""
 
 
 class JudgeError(BpalsError):
-    """A judge cannot be asked at all: a wrong address, a key refused, an image that does not arrive."""
+    """A judge cannot run at all: a wrong address, a refused key, an image that does not arrive."""
 
 
 class Stopped(BpalsError):
-    """A run stopped before its end; what is done is kept, and the same command goes on. The exit code is 3."""
+    """A run stopped before its end; its answers are kept, and the same command goes on. The exit code is 3."""
 
 
 class WorkspaceError(BpalsError):
@@ -110,11 +110,11 @@ class TransactionLost(WorkspaceError):
 
 
 class ContractBroken(BpalsError):
-    """A source, judge or signal that somebody wrote does not keep its promise."""
+    """A source, judge or signal of your own breaks its contract."""
 
 
 class RoomError(BpalsError):
-    """The reading room does not do what was asked of it."""
+    """The reading room refuses a request."""
 
 
 class NotYours(RoomError):
@@ -122,7 +122,7 @@ class NotYours(RoomError):
 
 
 class StaleVersion(RoomError):
-    """What was to be changed was changed meanwhile, elsewhere; nothing is overwritten."""
+    """The reading was changed elsewhere meanwhile; nothing is overwritten."""
 
     def __init__(self, message: str, current: Any) -> None:
         """Carry the newer one, so that both can be shown."""
@@ -132,8 +132,8 @@ class StaleVersion(RoomError):
 
 
 class NotNow(RoomError):
-    """The state of the case does not allow it: the lock holds, or it is not locked yet."""
+    """The state of the case does not allow it: the reading is locked, or not locked yet."""
 
 
 class Refused(RoomError):
-    """An answer that cannot be kept as it stands; nothing of it was stored."""
+    """An answer that cannot be stored as it is; nothing of it was kept."""

@@ -30,6 +30,7 @@ class Curve:
         suspect = np.asarray(suspicion, dtype=np.float64)
         wrong = np.asarray(error, dtype=np.bool_)
         weight = _matrix(weights, len(suspect))
+        # Stable, and ties are one step below: their order among themselves is nobody's merit.
         order = np.argsort(-suspect, kind="stable")
         starts = np.flatnonzero(np.diff(suspect[order], prepend=np.inf))
         heavy = weight[:, order]
@@ -79,9 +80,17 @@ class Curve:
         return _ratio(self.caught(share * self.total), self.errors)
 
 
+def auroc(higher: NDArray[np.floating], lower: NDArray[np.floating]) -> float:
+    """Give the chance that one of the first stands above one of the second, a tie counting half."""
+    ordered = np.sort(lower)
+    below, upto = (np.searchsorted(ordered, higher, side=side) for side in ("left", "right"))
+    return float((below + upto).mean() / (2 * len(lower)))
+
+
 def mass_bins(trust: ArrayLike, count: int = BINS) -> NDArray[np.int64]:
     """Put each pair into one of `count` bins of equal mass; equal trusts share a bin, so there may be fewer."""
     values = np.asarray(trust, dtype=np.float64)
+    # Edges are values that occur, so that equal trusts never fall into two bins.
     edges = np.quantile(values, np.arange(1, count) / count, method="inverted_cdf")
     _, bins = np.unique(np.searchsorted(np.unique(edges), values, side="left"), return_inverse=True)
     return np.asarray(bins, dtype=np.int64)

@@ -1,8 +1,7 @@
-"""Packages that report to their makers, imported so that they do not.
+"""Optional packages that send telemetry, imported with telemetry off.
 
-onnxruntime writes a device id and a queue of events into the user's cache and calls home; the packages of Hugging Face
-say what they load and on what. They read their surroundings once, when they are imported: so what stands in
-`OFF` is set first, whatever was set before; Ray is started after `silence`.
+onnxruntime writes a device id and a queue of events into the user's cache and sends them. The packages of Hugging Face
+report what they load, and on which machine. Each reads the environment once, at import: so `OFF` is set before.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ OFF: Mapping[str, str] = {
     "DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""What turns the reports of onnxruntime, huggingface_hub, transformers, timm, hf_xet and Ray off."""
+"""Turns off the telemetry of onnxruntime, huggingface_hub, transformers, timm, hf_xet and Ray."""
 REPORTING = ("onnxruntime", "rapidocr_onnxruntime", "huggingface_hub", "transformers", "timm")
-"""Packages that report, or import one that does: imported through `import_silent` alone."""
+"""Packages that send telemetry, or import one that does: import them only through `import_silent`."""
 
 
 def silence() -> None:
-    """Turn reports off in this process and those that it starts, before any code is loaded that may import anything."""
+    """Turn telemetry off in this process and its children; call it before anything is imported or Ray starts."""
     os.environ.update(OFF)
 
 
 def import_silent(name: str) -> Any:
-    """Import a package that would report to its makers; raises ImportError where it cannot be imported."""
+    """Import a package that would send telemetry; raises ImportError where it cannot be imported."""
     silence()
     module = import_module(name)
     if (runtime := sys.modules.get("onnxruntime")) is not None:
-        runtime.disable_telemetry_events()  # whoever imported it before us had it on
+        runtime.disable_telemetry_events()  # the user's code may have imported it first, with telemetry on
     return module

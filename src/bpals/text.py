@@ -1,8 +1,8 @@
-"""The plural: a number with its noun, as a sentence has it."""
+"""A number with its noun in the singular or plural."""
 
 from __future__ import annotations
 
 
 def several(number: int, one: str, many: str = "") -> str:
-    """Write a number with its noun, and with its verb if you like: 1 lesson, 2 lessons; 1 film is, 2 films are."""
+    """Write a number with its noun, and a verb if you like: 1 image, 2 images; 1 image is, 2 images are."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -147,7 +147,7 @@ def test_too_many_failures_are_exit_code_3(capsys, small, server, tmp_path):
         (["run", "hf:m", "--layout", "joint"], "--layout means nothing to a judge of kind hf"),
         (["run", "python:x.py", "--pack", "x"], "--pack means nothing to a judge of kind python"),
         (["status"], "no judge was asked here"),
-        (["card", "nobody"], "no sealed judge is called 'nobody'"),
+        (["card", "nobody"], "no finished judge is called 'nobody'"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(capsys, small, tmp_path, monkeypatch, words, told):

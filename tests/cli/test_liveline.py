@@ -31,6 +31,7 @@ def test_the_live_line_says_all_that_counts():
         tokens=Usage(prompt=1_000_000, cached=900_000, output=38_400),
         eta_s=4210,
     )
+    assert mentions(line_of(snapshot), "1,200/112,120", "51.3 pairs/s", "p50 1.23 s", "p95 2.50 s", "90%", "1:10 h")
     assert_snapshot(line_of(snapshot), "live-line")
 
 

@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from bpals.images.checks import CHECKS, ONE_GREY, Gallery, check, one_grey, refused_films
 from bpals.images.ocr import Lettered
-from bpals.signal.reasons import WORDS
+from bpals.signal.observations import CHECK_WORDS
 from bpals.types import FILM_CHECKS
 from world import phantoms
 
@@ -120,4 +120,4 @@ def test_a_film_that_was_refused_has_a_row():
 
 def test_every_check_has_words_in_the_signal():
     """The list of the room of films is the list of the room of the signal."""
-    assert tuple(WORDS) == CHECKS
+    assert tuple(CHECK_WORDS) == CHECKS

@@ -8,6 +8,7 @@ import pytest
 
 from bpals.judges import record
 from bpals.judges.record import Films, Network, Training
+from bpals.numeric import sigmoid
 
 FINDINGS, FEATURES = 3, 4
 
@@ -102,7 +103,7 @@ def test_a_planted_relation_is_learned():
     """From the evidence and, on single films, from the co-labels; on films that the fit did not see."""
     fitted = record.fit(planted(2000, 0), np.ones(2000, np.float32), Training(), seed=0)
     fresh = planted(2000, 50)
-    p = record.sigmoid(fitted.logits(fresh))
+    p = sigmoid(fitted.logits(fresh))
     truth = fresh.states
     by_chance = -np.log(np.where(truth == 1, truth.mean(axis=0), 1 - truth.mean(axis=0)))
     learned = -np.log(np.where(truth == 1, p, 1 - p))
@@ -144,7 +145,7 @@ def test_a_film_that_weighs_more_is_heeded_more():
     )
     weights = np.repeat([1, 0], 600).astype(np.float32)
     fitted = record.fit(both, weights, Training(), seed=0)
-    p = record.sigmoid(fitted.logits(films))[:, 0]
+    p = sigmoid(fitted.logits(films))[:, 0]
     assert p[films.states[:, 0] == 1].mean() > p[films.states[:, 0] == 0].mean() + 0.2
 
 
@@ -196,4 +197,4 @@ def test_the_smallest_record_can_be_fitted():
 
 def test_probabilities_do_not_overflow():
     """Logits of any size, no warning."""
-    assert record.sigmoid(np.array([-1e9, 0.0, 1e9])) == pytest.approx([0, 0.5, 1])
+    assert sigmoid(np.array([-1e9, 0.0, 1e9])) == pytest.approx([0, 0.5, 1])

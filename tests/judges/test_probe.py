@@ -24,11 +24,11 @@ from bpals.judges.linear_probe import (
     fit,
     gather,
     platt,
-    sigmoid,
     without_patients,
 )
 from bpals.metrics import Curve
 from bpals.numeric import patients
+from bpals.numeric import sigmoid_by_tanh as sigmoid
 from bpals.sources import nih
 from bpals.testing import flipped, moved
 from bpals.types import IMAGES, OUTCOME, SAYS, Refusal, answers_schema, claims_schema

@@ -46,7 +46,8 @@ def test_x02_without_ray_everything_else_works_and_its_engine_says_what_to_type(
 
 def test_nothing_imports_ray_until_it_is_asked_for():
     """Importing every module of the engine leaves Ray on the disk."""
-    script = "import sys, bpals.judges.runner.ray_executor, bpals.tasks.judge, bpals.cli.main; sys.exit('ray' in sys.modules)"
+    named = "bpals.judges.runner.ray_executor, bpals.tasks.judge, bpals.cli.main"
+    script = f"import sys, {named}; sys.exit('ray' in sys.modules)"
     surroundings = {"PYTHONPATH": str(shape.SRC)}
     assert subprocess.run([sys.executable, "-c", script], env=surroundings, check=False).returncode == 0
 

@@ -9,15 +9,6 @@ from bpals.types import IMAGES, claims_schema, judgments_schema, signal_schema
 
 
 @pytest.fixture
-def expert_folder(data_folder):
-    """The folder of radiologist labels, which is never part of the project."""
-    folder = data_folder / "expert"
-    if not folder.is_dir():
-        pytest.skip(f"no expert labels at {folder}: set BPALS_TEST_DATA")
-    return folder
-
-
-@pytest.fixture
 def audit(tmp_path):
     """Write a workspace from rows `(image, finding, says, p_present)`; the patient is the image's first letter."""
 
@@ -39,7 +30,7 @@ def audit(tmp_path):
                 schema = {"image_id": pl.String, "finding": pl.String, "present": pl.Boolean, "fold": pl.Int32}
                 used = pl.DataFrame([(*pair, True, 0) for pair in calibration], schema, orient="row")
                 staging.write_table("calibration.parquet", used)
-            staging.seal({"bpals": "test", "source": "nih"})
+            staging.finish({"bpals": "test", "source": "nih"})
         return home.path
 
     return write
@@ -63,15 +54,3 @@ def signal(rows, findings, method):
             how = own[0] if own else method
             lines.append((image, finding, says, p, trust, None, None, None, 1, "trusted", [], 1, "unknown", None, how))
     return pl.DataFrame(lines, signal_schema(findings), orient="row")
-
-
-@pytest.fixture
-def sheet(tmp_path):
-    """Write a text file and give its path."""
-
-    def write(text, name="truth.csv"):
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    return write

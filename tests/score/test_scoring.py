@@ -275,7 +275,7 @@ def test_reads_keep_to_judged_films_if_asked(tmp_path):
     half = Workspace(home)
     answers = half.judge("sharp").answers()
     some = answers.filter(pl.col("image_id").is_in(answers["image_id"].unique().sort()[:200].implode()))
-    half.seal_judge("half", {"judge": "half"}, some.with_columns(judge=pl.lit("half")))
+    half.write_judge("half", {"judge": "half"}, some.with_columns(judge=pl.lit("half")))
     bpals.audit(made_judges.SOURCE, mapping=made_judges.MAPPING, workspace=home, judges="sharp,half")
     truth = pl.read_csv(made_judges.EXAMPLES / "experts.csv").head(400)
     reads = [truth.select("image_id", "Effusion", reader=pl.lit(name)) for name in ("a", "b")]

@@ -4,9 +4,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.signal.layout import Pairs, Panel, hear
-from bpals.signal.reasons import read_devices
-from bpals.types import KIND, OUTCOME, SKILL, TRUTH, Reference, judgments_schema
+from bpals.signal.layout import Pairs, read_answers
+from bpals.signal.observations import read_devices
+from bpals.types import KIND, OUTCOME, TRUTH, Reference, judgments_schema
+from world.estimating import MeasuredPanel
 
 
 @pytest.fixture(scope="session")
@@ -90,21 +91,16 @@ def seen():
 
 @pytest.fixture(scope="session")
 def panel():
-    """Seat judges, a table of answers each; `heeded` names the findings on which one has a signal, by default all."""
+    """Seat judges, a table of answers each; `used` names the findings on which one has a signal, by default all."""
 
-    def panel(dataset, *tables, heeded=None, fold=None, asked=(), checks=None):
-        def measure(judge, findings, _given, _states):
-            told = (heeded or {}).get(judge, findings)
-            rows = [(judge, name, "claims", 9, 3, 0.8, 0.7, 0.9, name in told) for name in findings]
-            return pl.DataFrame(rows, schema=SKILL, orient="row")
-
+    def panel(dataset, *tables, used=None, fold=None, asked=(), checks=None):
         findings = dataset.vocabulary.findings
-        return Panel(
-            voices=tuple(hear(table["judge"][0], table, dataset.images, findings) for table in tables),
-            measure=measure,
+        return MeasuredPanel(
+            judges=tuple(read_answers(table["judge"][0], table, dataset.images, findings) for table in tables),
             fold=np.zeros(dataset.images.height, dtype=np.int64) if fold is None else fold,
             devices=read_devices(dataset.images, asked),
             checks=checks,
+            used=used or {},
         )
 
     return panel

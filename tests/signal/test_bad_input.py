@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from bpals.errors import ContractBroken, UsageError
-from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
+from world.estimating import estimate
 from world.words import mentions
 
 pytestmark = pytest.mark.quick

@@ -26,7 +26,7 @@ from bpals.signal.calibrate import (
     fold_of_patient,
     isotonic,
 )
-from bpals.signal.hierarchical import Reviewed, School, Topic
+from bpals.signal.hierarchical import Reviewed, SharedFit, Topic
 
 # Venn-Abers and isotonic regression, against brute force and against scikit-learn.
 
@@ -243,8 +243,8 @@ def world():
             finding=FINDING,
             judged=z[:, 0].copy(),
             summed=z[:, 0].copy(),
-            said=claim[:, 0],
-            seen=np.zeros(films),
+            claim=claim[:, 0],
+            by_image=np.zeros(films),
             reviewed=Reviewed(
                 rows=rows,
                 present=(draw.random(reviewed) < truth[rows]).astype(float),
@@ -269,7 +269,7 @@ def with_claim(z, claim):
 
 def fit(topic, context):
     """Calibrate the finding, alone."""
-    school = School(topics=[topic], common=context.common)
+    school = SharedFit(topics=[topic], common=context.common)
     return calibrate.calibrate(topic, calibrate.chooser(topic, context, school))
 
 
@@ -345,7 +345,7 @@ def test_flipping_a_review_does_not_change_the_trust_of_its_own_pair(world, revi
 
 def with_errors(topic, count):
     """The finding with just so many reviewed errors, and where they are."""
-    wrong = np.flatnonzero(topic.said[topic.reviewed.rows] != topic.reviewed.present)
+    wrong = np.flatnonzero(topic.claim[topic.reviewed.rows] != topic.reviewed.present)
     return flip(topic, *wrong[count:]), wrong[:count]
 
 
@@ -370,10 +370,10 @@ def test_a_finding_is_fitted_whole_or_not_at_all(world):
     for count in range(calibrate.ENOUGH_ERRORS - 2, calibrate.ENOUGH_ERRORS + 12):
         some, _ = with_errors(topic, count)
         least = min(some.errors(frozenset({int(fold)})) for fold in folds)
-        assert calibrate.teaches(some) == (least >= calibrate.ENOUGH_ERRORS)
-    assert calibrate.teaches(some)
-    one_patient = reviewed_as(some, fold=np.where(some.reviewed.present != some.said[some.reviewed.rows], 0, 1))
-    assert not calibrate.teaches(one_patient)
+        assert calibrate.can_fit(some) == (least >= calibrate.ENOUGH_ERRORS)
+    assert calibrate.can_fit(some)
+    one_patient = reviewed_as(some, fold=np.where(some.reviewed.present != some.claim[some.reviewed.rows], 0, 1))
+    assert not calibrate.can_fit(one_patient)
 
 
 def test_no_review_of_the_patient_reaches_the_patient(world):
@@ -444,7 +444,7 @@ def test_the_designs_correct_what_they_say(world):
     """The judges' own answer, what all findings share, their own again, the members' sum, twice, and nothing."""
     topic, context, _ = world(30, honest)
     topic = dataclasses.replace(topic, summed=topic.judged + 1)
-    school = School(topics=[topic], common=context.common)
+    school = SharedFit(topics=[topic], common=context.common)
     rows = topic.reviewed.rows
     listed = designs(topic, context, school)
     assert [design.name for design in listed] == ["judges", "shared", "own", "members", "other findings", "wide"]
@@ -462,8 +462,8 @@ def test_the_designs_correct_what_they_say(world):
 def test_verdicts_of_one_kind_teach_nothing_of_calibrate(world):
     """One reviewed presence, without which only absences are left; and reviews of one fold, without which none is."""
     topic, _, _ = world(50, honest)
-    assert not calibrate.teaches(reviewed_as(topic, present=(np.arange(50) == 8).astype(float)))
-    assert not calibrate.teaches(reviewed_as(topic, fold=np.zeros(50, dtype=np.int64)))
+    assert not calibrate.can_fit(reviewed_as(topic, present=(np.arange(50) == 8).astype(float)))
+    assert not calibrate.can_fit(reviewed_as(topic, fold=np.zeros(50, dtype=np.int64)))
 
 
 def test_a_film_that_nobody_judged_stays_unjudged(world):
@@ -492,7 +492,7 @@ def test_the_docs_list_the_designs(world):
     topic, context, _ = world(30, honest)
     page = (shape.ROOT / "docs" / "signal.md").read_text(encoding="utf-8")
     section = page.split("## Calibration")[1].split("\n## ")[0]
-    listed = designs(topic, context, School(topics=[topic], common=context.common))
+    listed = designs(topic, context, SharedFit(topics=[topic], common=context.common))
     names = "|".join(design.name for design in listed)
     rows = re.findall(rf"^\| ({names}) \| .+ \| (\d+)[^\d\n]*(?:, below (\d+))? \|$", section, re.MULTILINE)
     assert rows == [

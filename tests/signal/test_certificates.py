@@ -117,7 +117,7 @@ def test_the_population_is_who_could_have_been_drawn():
 def test_reads_of_a_finding_become_reviewed_claims_of_one_direction():
     """Films that claim something else are left out, and each keeps its patient, chance and split."""
     read = Read(
-        films=np.array([1, 3, 4]),
+        images=np.array([1, 3, 4]),
         wrong=np.array([True, False, True]),
         patient=np.array([7, 8, 9]),
         inclusion=np.array([0.1, 0.2, 0.3]),

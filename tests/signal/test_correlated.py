@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpals.numeric import logit, newton, sigmoid
-from bpals.signal import correlated
-from bpals.signal.correlated import KIN, PARTS, Dealt, Grid, families, joined, stack
-from bpals.signal.layout import Voice
+from bpals.signal import correlated as module
+from bpals.signal.correlated import CORRELATED, PARTS, Cells, Grid, group_judges, joined, stack
+from bpals.signal.layout import JudgeAnswers
 
-# Films dealt by part and fold: every film in one piece, whatever the folds are called.
+# Films cells by part and fold: every film in one piece, whatever the folds are called.
 
 
 @given(films=st.integers(0, 60), seed=st.integers(0, 100))
@@ -23,13 +23,13 @@ def test_every_film_is_in_the_piece_of_its_part_and_fold(films, seed):
     part, fold = draw.integers(0, PARTS, films), draw.choice([-3, 7, 8], films)
     wanted = draw.random(films) < 0.6
     names = np.unique(fold)
-    for dealt, kept in ((Dealt.of(part, fold), np.full(films, fill_value=True)),
-                        (Dealt.of(part, fold).only(wanted), wanted)):  # fmt: skip
-        assert sorted(dealt.films) == np.flatnonzero(kept).tolist()
-        for number, of_part in enumerate(dealt.pieces):
+    for cells, kept in ((Cells.of(part, fold), np.full(films, fill_value=True)),
+                        (Cells.of(part, fold).only(wanted), wanted)):  # fmt: skip
+        assert sorted(cells.images) == np.flatnonzero(kept).tolist()
+        for number, of_part in enumerate(cells.pieces):
             for name, piece in zip(names, of_part, strict=True):
                 its = np.flatnonzero(kept & (part == number) & (fold == name))
-                assert sorted(dealt.films[piece]) == its.tolist()
+                assert sorted(cells.images[piece]) == its.tolist()
 
 
 def test_pieces_are_joined_in_their_order():
@@ -230,12 +230,12 @@ def test_a_strange_film_counts_as_a_far_one(family):
     assert strange[0] <= plain.max() + 0.5
 
 
-# Families: who is kin of whom, and how many votes they have.
+# JudgeGroups: who is kin of whom, and how many votes they have.
 
 
-def voice(judge, evidence, kin="", *, told=False):
+def judge(name, evidence, model="", *, trained=False):
     """A judge that says so."""
-    return Voice(judge=judge, p_present=sigmoid(evidence), evidence=evidence, kin=kin, told=told)
+    return JudgeAnswers(name=name, p_present=sigmoid(evidence), evidence=evidence, model=model, trained=trained)
 
 
 def standard(values):
@@ -253,14 +253,14 @@ def alike(correlation, seed=0, films=4000):
 
 def members(found):
     """The names in each family."""
-    return {tuple(voice.judge for voice in family) for family in found.members}
+    return {tuple(judge.name for judge in family) for family in found.members}
 
 
-@pytest.mark.parametrize(("correlation", "kin"), [(KIN + 0.01, True), (KIN - 0.01, False), (-0.9, False)])
+@pytest.mark.parametrize(("correlation", "kin"), [(CORRELATED + 0.01, True), (CORRELATED - 0.01, False), (-0.9, False)])
 def test_judges_that_say_nearly_the_same_are_kin(correlation, kin):
     """From a correlation of .6 on; the opposite is not the same."""
     one, other = alike(correlation)
-    found = families([voice("a", one), voice("b", other)])
+    found = group_judges([judge("a", one), judge("b", other)])
     assert found.correlation[0, 1] == pytest.approx(correlation, abs=1e-6)
     assert members(found) == ({("a", "b")} if kin else {("a",), ("b",)})
     assert found.heads == {"a": "a", "b": "a" if kin else "b"}
@@ -272,43 +272,46 @@ def test_kin_of_kin_are_kin():
     draw = np.random.default_rng(1)
     one, other = standard(draw.normal(size=(2, 3000, 1))[0]), standard(draw.normal(size=(3000, 1)))
     between = standard(one + other)
-    assert members(families([voice("a", one), voice("b", between), voice("c", other)])) == {("a", "b", "c")}
-    assert members(families([voice("b", one), voice("c", between), voice("a", other)])) == {("a", "b", "c")}
+    assert members(group_judges([judge("a", one), judge("b", between), judge("c", other)])) == {("a", "b", "c")}
+    assert members(group_judges([judge("b", one), judge("c", between), judge("a", other)])) == {("a", "b", "c")}
 
 
 def test_judges_of_one_model_are_kin_whatever_they_say():
     """And a model that nobody named is no kinship."""
     one, other = alike(0.1)
-    assert members(families([voice("a", one, "net@1"), voice("b", other, "net@1")])) == {("a", "b")}
-    assert members(families([voice("a", one, "net@1"), voice("b", other, "net@2")])) == {("a",), ("b",)}
-    assert members(families([voice("a", one), voice("b", other)])) == {("a",), ("b",)}
+    assert members(group_judges([judge("a", one, "net@1"), judge("b", other, "net@1")])) == {("a", "b")}
+    assert members(group_judges([judge("a", one, "net@1"), judge("b", other, "net@2")])) == {("a",), ("b",)}
+    assert members(group_judges([judge("a", one), judge("b", other)])) == {("a",), ("b",)}
 
 
 def test_the_same_evidence_under_a_second_name_is_heard_once():
     """The first name speaks, all names share its vote, and it is worth one judge."""
     one, other = alike(0.2)
-    found = families([voice("c", other), voice("b", one.copy()), voice("a", one)])
+    found = group_judges([judge("c", other), judge("b", one.copy()), judge("a", one)])
     assert members(found) == {("a",), ("c",)}
     assert found.names == {"a": ("a", "b"), "c": ("c",)}
     assert found.votes == {"a": 0.5, "b": 0.5, "c": 1.0}
     assert found.heads == {"a": "a", "b": "a", "c": "c"}
-    assert families([voice("a", one), voice("b", one)]).effective == pytest.approx(1)
+    assert group_judges([judge("a", one), judge("b", one)]).effective == pytest.approx(1)
 
 
 def test_who_was_told_the_labels_is_no_kin_of_who_was_not():
-    """However alike they speak, and of one model too; those that were told are kin of one another."""
+    """However alike they speak, and of one model too; those that were trained are kin of one another."""
     one, other = alike(0.9)
-    assert members(families([voice("a", one, told=True), voice("b", other)])) == {("a",), ("b",)}
-    assert members(families([voice("a", one, "net@1", told=True), voice("b", other, "net@1")])) == {("a",), ("b",)}
-    assert members(families([voice("a", one, told=True), voice("b", other, told=True)])) == {("a", "b")}
+    assert members(group_judges([judge("a", one, trained=True), judge("b", other)])) == {("a",), ("b",)}
+    assert members(group_judges([judge("a", one, "net@1", trained=True), judge("b", other, "net@1")])) == {
+        ("a",),
+        ("b",),
+    }
+    assert members(group_judges([judge("a", one, trained=True), judge("b", other, trained=True)])) == {("a", "b")}
 
 
 def test_of_two_names_for_the_same_answers_one_that_admits_it_was_told_is_enough():
     """Whichever name comes first."""
     one, _ = alike(0.9)
     for first in (True, False):
-        found = families([voice("a", one, told=first), voice("b", one.copy(), told=not first)])
-        assert [[each.told for each in family] for family in found.members] == [[True]]
+        found = group_judges([judge("a", one, trained=first), judge("b", one.copy(), trained=not first)])
+        assert [[each.trained for each in family] for family in found.members] == [[True]]
         assert found.names == {"a": ("a", "b")}
 
 
@@ -318,27 +321,27 @@ def test_a_twin_is_found_where_too_few_pairs_are_answered_to_correlate():
     one, other = np.full((2, 500, 1), np.nan)
     one[:9, 0] = draw.normal(size=9)
     other[:9, 0] = one[:9, 0] + 0.01
-    found = families([voice("a", one), voice("b", one.copy()), voice("c", other)])
+    found = group_judges([judge("a", one), judge("b", one.copy()), judge("c", other)])
     assert np.isnan(found.correlation[0, 2])
     assert members(found) == {("a",), ("c",)}
-    assert members(families([voice("a", other * np.nan), voice("b", other * np.nan)])) == {("a",)}
+    assert members(group_judges([judge("a", other * np.nan), judge("b", other * np.nan)])) == {("a",)}
 
 
 def test_kinship_is_measured_on_what_both_answered():
     """On the other films a judge's kin may be silent."""
     one, other = alike(0.9)
     other[1000:] = np.nan
-    assert members(families([voice("a", one), voice("b", other)])) == {("a", "b")}
+    assert members(group_judges([judge("a", one), judge("b", other)])) == {("a", "b")}
 
 
 @given(order=st.permutations(range(4)), seed=st.integers(0, 50))
 @settings(max_examples=25, deadline=None)
 def test_the_order_of_the_judges_does_not_matter(order, seed):
-    """The same families, the same names, the same votes."""
+    """The same group_judges, the same names, the same votes."""
     draw = np.random.default_rng(seed)
     mixed = standard(draw.normal(size=(400, 4)) @ draw.normal(size=(4, 4)))
-    voices = [voice(f"j{place}", mixed[:, [place]]) for place in range(4)]
-    found, again = families(voices), families([voices[place] for place in order])
+    judges = [judge(f"j{place}", mixed[:, [place]]) for place in range(4)]
+    found, again = group_judges(judges), group_judges([judges[place] for place in order])
     assert members(again) == members(found)
     assert again.votes == found.votes
     assert again.heads == found.heads
@@ -351,17 +354,17 @@ def test_the_effective_number_is_kish_s(count):
     draw = np.random.default_rng(3)
     common, own = draw.normal(size=(20_000, 1)), draw.normal(size=(20_000, count))
     evidence = standard(np.sqrt(0.5) * common + np.sqrt(0.5) * own)
-    found = families([voice(f"j{place}", evidence[:, [place]]) for place in range(count)])
+    found = group_judges([judge(f"j{place}", evidence[:, [place]]) for place in range(count)])
     assert found.effective == pytest.approx(count / (1 + (count - 1) * 0.5), rel=0.02)
     one, against = alike(-0.8)
-    assert families([voice("a", one), voice("b", against)]).effective == 2
-    assert families([]).effective == 0
-    assert families([voice("a", one)]).effective == 1
+    assert group_judges([judge("a", one), judge("b", against)]).effective == 2
+    assert group_judges([]).effective == 0
+    assert group_judges([judge("a", one)]).effective == 1
 
 
 def test_many_films_are_sampled_and_say_the_same():
     """Every so many films, evenly."""
-    one, other = alike(0.7, films=3 * correlated.SAMPLE)
-    found = families([voice("a", one), voice("b", other)])
+    one, other = alike(0.7, films=3 * module.SAMPLE)
+    found = group_judges([judge("a", one), judge("b", other)])
     assert found.correlation[0, 1] == pytest.approx(0.7, abs=0.02)
     assert members(found) == {("a", "b")}

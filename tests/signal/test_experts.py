@@ -9,8 +9,8 @@ import pytest
 from bpals.numeric import sigmoid
 from bpals.signal import calibrate
 from bpals.signal.calibrate import OTHERS_ERRORS, Context, fold_of_patient
-from bpals.signal.experts import Beside, chooser
-from bpals.signal.hierarchical import Reviewed, School, Topic
+from bpals.signal.experts import JudgeLogits, choose_with_judges
+from bpals.signal.hierarchical import Reviewed, SharedFit, Topic
 
 FILMS, REVIEWED = 2000, 1200
 
@@ -34,11 +34,13 @@ class World:
             for each in (topic or self.topic, self.record)
         )
         pooled, alone = (
-            calibrate.chooser(each, self.context, School(topics=[each], common=self.context.common))
+            calibrate.chooser(each, self.context, SharedFit(topics=[each], common=self.context.common))
             for each in (topic, record)
         )
         own = self.z[:, None]
-        return topic, chooser(topic, pooled, Beside(record=alone, own=own, others=np.repeat(own, 2, axis=1)))
+        return topic, choose_with_judges(
+            topic, pooled, JudgeLogits(record=alone, own=own, others=np.repeat(own, 2, axis=1))
+        )
 
     def fitted(self, reviewed=None):
         """Calibrate, judges beside the record."""
@@ -65,8 +67,8 @@ def world():
             no_finding=np.zeros((FILMS, 1)), view=np.zeros((FILMS, 1)), logits=pooled[:, None],
             states=said[:, None], evidence=np.zeros((FILMS, 0)),
         )  # fmt: skip
-        topic = Topic(finding="F", judged=pooled, summed=pooled, said=said, seen=seen, reviewed=reviews)
-        record = dataclasses.replace(topic, judged=r, summed=r, seen=np.zeros(FILMS))
+        topic = Topic(finding="F", judged=pooled, summed=pooled, claim=said, by_image=seen, reviewed=reviews)
+        record = dataclasses.replace(topic, judged=r, summed=r, by_image=np.zeros(FILMS))
         return World(topic=topic, record=record, context=context, z=z, there=there)
 
     return world
@@ -76,10 +78,10 @@ def world():
 def test_reviews_teach_how_far_a_judge_may_be_believed(world, worth, design):
     """Where the pool believes both judges the same and one is worth nothing, or twice as much, reviews set it right."""
     here = world(worth)
-    school = School(topics=[here.topic], common=here.context.common)
+    school = SharedFit(topics=[here.topic], common=here.context.common)
     pooled = calibrate.calibrate(here.topic, calibrate.chooser(here.topic, here.context, school))
     done = here.fitted()
-    fresh = (here.topic.seen == 1) & (np.arange(FILMS) >= REVIEWED)
+    fresh = (here.topic.by_image == 1) & (np.arange(FILMS) >= REVIEWED)
     lost = [-np.log(np.where(here.there, p, 1 - p)[fresh]).mean() for p in (done.p_present, pooled.p_present)]
     assert done.design.split(", ")[1] == design
     assert lost[0] < lost[1] - 0.01, lost
@@ -89,12 +91,12 @@ def test_films_that_no_image_judge_saw_keep_the_answer_of_the_record(world):
     """To the last bit, before both directions of a claim are looked at apart."""
     here = world(2.0)
     _, choose = here.choose()
-    school = School(topics=[here.record], common=here.context.common)
+    school = SharedFit(topics=[here.record], common=here.context.common)
     chosen, alone = (each(frozenset()) for each in (choose, calibrate.chooser(here.record, here.context, school)))
     assert "beside" in chosen.design
-    unseen = np.flatnonzero(here.topic.seen == 0)
+    unseen = np.flatnonzero(here.topic.by_image == 0)
     assert np.array_equal(chosen.predict(unseen)[0], alone.predict(unseen)[0])
-    seen = np.flatnonzero(here.topic.seen == 1)
+    seen = np.flatnonzero(here.topic.by_image == 1)
     assert not np.array_equal(chosen.predict(seen)[0], alone.predict(seen)[0])
 
 
@@ -114,7 +116,7 @@ def test_below_forty_errors_on_films_that_were_seen_the_pool_stands(world):
     """What is reviewed elsewhere does not count."""
     here = world(2.0)
     few = here.topic.reviewed
-    wrong = (here.topic.said[few.rows] != few.present) & (here.topic.seen[few.rows] == 1)
+    wrong = (here.topic.claim[few.rows] != few.present) & (here.topic.by_image[few.rows] == 1)
     places = np.flatnonzero(wrong)[: OTHERS_ERRORS - 1]
     kept = np.isin(np.arange(len(few.rows)), places) | ~wrong
     topic, choose = here.choose(reviewed=few.only(kept))

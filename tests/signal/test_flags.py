@@ -17,9 +17,9 @@ from bpals.signal.flags import (
     rule_by_review,
     rule_by_share,
 )
-from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
 from bpals.types import FLAG, REVIEWS, Reviews
+from world.estimating import estimate
 from world.words import mentions
 
 pytestmark = pytest.mark.quick

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bpals.numeric import sigmoid
-from bpals.signal.hierarchical import BOTH, EACH, Common, Reviewed, School, Topic, refit, shifts
+from bpals.signal.hierarchical import BOTH, EACH, Reviewed, SharedFit, Topic, refit, shifts
 
 # What all findings share: nothing without reviews, little with few, and a rare finding borrows from the others.
 
@@ -24,8 +24,8 @@ def topic():
             finding=finding,
             judged=z,
             summed=z,
-            said=(draw.random(films) < 0.4).astype(float),
-            seen=np.zeros(films),
+            claim=(draw.random(films) < 0.4).astype(float),
+            by_image=np.zeros(films),
             reviewed=Reviewed(
                 rows=rows,
                 present=(draw.random(reviewed) < truth[rows]).astype(float),
@@ -39,7 +39,7 @@ def topic():
 
 def school(*topics):
     """The findings, with nothing else known of the films."""
-    return School(topics=topics, common=Common(columns=np.zeros((len(topics[0].judged), 2))))
+    return SharedFit(topics=topics, common=np.zeros((len(topics[0].judged), 2)))
 
 
 def test_without_reviews_the_judges_answer_stands(topic):
@@ -136,7 +136,7 @@ def test_errors_are_claims_that_the_reviews_contradict():
     reviewed = Reviewed(
         rows=np.arange(5), present=np.array([0.9, 0.2, 0.7, 0.1, 1.0]), weight=np.ones(5), fold=np.arange(5)
     )
-    asked = Topic(finding="A", judged=said, summed=said, said=said, seen=said, reviewed=reviewed)
+    asked = Topic(finding="A", judged=said, summed=said, claim=said, by_image=said, reviewed=reviewed)
     assert asked.errors() == 2
     assert asked.errors(frozenset({1})) == 1
     assert not reviewed.one_sided

@@ -6,9 +6,10 @@ import pytest
 
 from bpals.findings import Group
 from bpals.numeric import NORMAL_95, logit, sigmoid
-from bpals.signal.layout import BLOCK, hear, in_blocks, lay_out, sound, with_groups
+from bpals.signal.layout import BLOCK, in_blocks, lay_pairs, read_answers, sound, with_groups
 from bpals.testing import tiny_dataset
 from bpals.types import OUTCOME
+from world import estimating
 
 # Blocks of films: every film is worked on once, and a failure is not lost in a thread.
 
@@ -42,7 +43,7 @@ BOTH = Group(name="Both", members=("F0", "F1"))
 
 def laid_out(dataset, judgments):
     """The matrices of a dataset and its judgments."""
-    return lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
+    return lay_pairs(dataset.images, dataset.claims, judgments, dataset.vocabulary)
 
 
 def cells(pairs, table):
@@ -198,13 +199,13 @@ def test_the_order_of_the_rows_does_not_matter(judged, seed):
     """A table in the dataset's own order is copied whole; shuffled it is laid out row by row, to the same matrices."""
     dataset = tiny_dataset(patients=12, seed=seed)
     judgments = judged(dataset, seed=seed)
-    turned = lay_out(
+    turned = lay_pairs(
         dataset.images,
         dataset.claims.sample(fraction=1.0, shuffle=True, seed=seed),
         judgments.sample(fraction=1.0, shuffle=True, seed=seed + 1),
         dataset.vocabulary,
     )
-    straight = lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
+    straight = lay_pairs(dataset.images, dataset.claims, judgments, dataset.vocabulary)
     for name in ("states", "p_present", "spread", "answered"):
         np.testing.assert_array_equal(getattr(straight, name), getattr(turned, name))
 
@@ -261,22 +262,22 @@ def dataset():
 def test_an_answer_stands_at_its_film_and_finding(dataset, seen):
     """Whatever the order of the rows, to the last bit."""
     answers = seen(dataset).sample(fraction=1.0, shuffle=True, seed=3)
-    voice = hear("eye", answers, dataset.images, dataset.vocabulary.findings)
+    judge = read_answers("eye", answers, dataset.images, dataset.vocabulary.findings)
     film, finding, p = answers.select("image_id", "finding", "p_present").row(7)
     row = dataset.images["image_id"].to_list().index(film)
-    assert voice.p_present[row, dataset.vocabulary.findings.index(finding)] == p
-    assert voice.answered.all()
-    assert voice.usual == pytest.approx(voice.p_present.mean(axis=0))
+    assert judge.p_present[row, dataset.vocabulary.findings.index(finding)] == p
+    assert judge.answered.all()
+    assert judge.usual == pytest.approx(judge.p_present.mean(axis=0))
 
 
 @pytest.mark.parametrize("outcome", [name for name in OUTCOME.categories if name != "answered"])
 def test_a_failure_is_never_evidence_of_voices(dataset, seen, outcome):
     """Whatever the judge did instead of answering, even if somebody left a number beside it."""
     failed = seen(dataset).with_columns(outcome=pl.lit(outcome, dtype=OUTCOME))
-    voice = hear("eye", failed, dataset.images, dataset.vocabulary.findings)
-    assert not voice.answered.any()
-    assert np.isnan(voice.usual).all()
-    assert np.isnan(voice.evidence).all()
+    judge = read_answers("eye", failed, dataset.images, dataset.vocabulary.findings)
+    assert not judge.answered.any()
+    assert np.isnan(judge.usual).all()
+    assert np.isnan(judge.evidence).all()
 
 
 def test_what_is_said_of_other_films_and_findings_is_passed_over(dataset, seen):
@@ -285,8 +286,8 @@ def test_what_is_said_of_other_films_and_findings_is_passed_over(dataset, seen):
     strange = answers.head(4).with_columns(image_id=pl.lit("elsewhere.png"))
     other = answers.head(4).with_columns(finding=pl.lit("Fracture"))
     findings = dataset.vocabulary.findings
-    heard = hear("eye", pl.concat([answers, strange, other]), dataset.images, findings)
-    assert np.array_equal(heard.p_present, hear("eye", answers, dataset.images, findings).p_present)
+    heard = read_answers("eye", pl.concat([answers, strange, other]), dataset.images, findings)
+    assert np.array_equal(heard.p_present, read_answers("eye", answers, dataset.images, findings).p_present)
 
 
 def test_evidence_has_mean_0_and_deviation_1_and_the_judge_s_order(dataset, seen):
@@ -294,42 +295,44 @@ def test_evidence_has_mean_0_and_deviation_1_and_the_judge_s_order(dataset, seen
     answers = seen(dataset, share=0.7)
     tiny = answers.with_columns(p_present=pl.col("p_present") ** 4 * 1e-7)
     for table in (answers, tiny):
-        voice = hear("eye", table, dataset.images, dataset.vocabulary.findings)
-        assert np.nanmean(voice.evidence, axis=0) == pytest.approx([0, 0, 0], abs=1e-9)
-        assert np.nanstd(voice.evidence, axis=0) == pytest.approx([1, 1, 1])
+        judge = read_answers("eye", table, dataset.images, dataset.vocabulary.findings)
+        assert np.nanmean(judge.evidence, axis=0) == pytest.approx([0, 0, 0], abs=1e-9)
+        assert np.nanstd(judge.evidence, axis=0) == pytest.approx([1, 1, 1])
         for column in range(3):
-            known = voice.answered[:, column]
-            order = np.argsort(voice.p_present[known, column])
-            assert (np.diff(voice.evidence[known, column][order]) > 0).all()
+            known = judge.answered[:, column]
+            order = np.argsort(judge.p_present[known, column])
+            assert (np.diff(judge.evidence[known, column][order]) > 0).all()
 
 
 def test_a_judge_that_always_says_the_same_says_nothing(dataset, seen):
     """Its evidence is 0, not a division by zero."""
-    voice = hear("eye", seen(dataset).with_columns(p_present=pl.lit(0.3)), dataset.images, dataset.vocabulary.findings)
-    assert voice.evidence == pytest.approx(np.zeros_like(voice.evidence), abs=1e-9)
+    judge = read_answers(
+        "eye", seen(dataset).with_columns(p_present=pl.lit(0.3)), dataset.images, dataset.vocabulary.findings
+    )
+    assert judge.evidence == pytest.approx(np.zeros_like(judge.evidence), abs=1e-9)
 
 
 def test_a_group_is_as_evident_as_its_most_evident_member(dataset, seen, judged):
     """And it is answered if all its members are."""
     answers = seen(dataset).filter(~((pl.col("finding") == "Mass") & (pl.int_range(pl.len()) % 5 == 0)))
-    voice = hear("eye", answers, dataset.images, dataset.vocabulary.findings)
-    pairs = lay_out(dataset.images, dataset.claims, judged(dataset), dataset.vocabulary)
-    group = voice.of_groups(pairs, [BOTH_OF_VOICES])
+    judge = read_answers("eye", answers, dataset.images, dataset.vocabulary.findings)
+    pairs = lay_pairs(dataset.images, dataset.claims, judged(dataset), dataset.vocabulary)
+    group = judge.of_groups(pairs, [BOTH_OF_VOICES])
     members = [pairs.column(name) for name in BOTH_OF_VOICES.members]
-    whole = voice.answered[:, members].all(axis=1)
+    whole = judge.answered[:, members].all(axis=1)
     assert np.array_equal(group.answered[:, 0], whole)
-    most = voice.evidence[whole][:, members].max(axis=1)
+    most = judge.evidence[whole][:, members].max(axis=1)
     assert np.corrcoef(group.evidence[whole, 0], most)[0, 1] == pytest.approx(1)
-    p = voice.p_present[whole][:, members]
+    p = judge.p_present[whole][:, members]
     assert group.p_present[whole, 0] == pytest.approx(1 - (1 - p[:, 0]) * (1 - p[:, 1]))
 
 
 def test_who_is_heeded_is_measured_and_the_record_too(dataset, seen, judged, panel):
-    """One row a judge and finding; a judge without a signal is heeded nowhere."""
-    pairs = lay_out(dataset.images, dataset.claims, judged(dataset), dataset.vocabulary)
-    seated = panel(dataset, seen(dataset), seen(dataset, judge="blind"), heeded={"eye": ("Mass",), "blind": ()})
-    (eye, blind), skill = seated.heed(pairs)
-    assert eye.heeded.tolist() == [False, False, True]
-    assert blind.heeded.tolist() == [False] * 3
+    """One row a judge and finding; a judge without a signal is used nowhere."""
+    seated = panel(dataset, seen(dataset), seen(dataset, judge="blind"), used={"eye": ("Mass",), "blind": ()})
+    laid, skill = estimating.laid_out(dataset, judged(dataset), seated)
+    eye, blind = laid.findings.with_used(skill).judges
+    assert eye.used.tolist() == [False, False, True]
+    assert blind.used.tolist() == [False] * 3
     assert skill["judge"].unique(maintain_order=True).to_list() == ["record", "eye", "blind"]
     assert skill.height == 9

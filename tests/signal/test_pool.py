@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from bpals.judges.record import RecordJudge, Training, fold_of
 from bpals.numeric import logit, patients, reports_of_films, sigmoid
-from bpals.signal.correlated import FURTHEST, PARTS, Dealt
-from bpals.signal.layout import lay_out
-from bpals.signal.pool import BELIEVED, CAREFUL, Recorded, combine, omissions, pool
+from bpals.signal.correlated import FURTHEST, PARTS, Cells
+from bpals.signal.layout import lay_pairs
+from bpals.signal.pool import CAREFUL, MISSING_SHARE, Recorded, combine, omissions, pool
 from bpals.signal.rows import JUDGES_METHOD, METHOD
-from bpals.signal.trust import estimate
 from bpals.testing import check_signal, flipped, tiny_dataset
 from bpals.types import IMAGES, OUTCOME, judgments_schema
+from world.estimating import estimate, used_judges
 
 # Labels that are missing: counted between two reports that have them, and never from a patient's own fold.
 
@@ -46,7 +46,7 @@ def test_a_known_share_of_gaps_comes_back():
     """Of 200 middles 120 have the label: each fold is raised by half the log of the other fold's share."""
     states, reports, fold = sandwiches(200, 120)
     shift = omissions(states, reports, fold)
-    assert shift == pytest.approx(-BELIEVED * np.log((60 + CAREFUL) / (100 + CAREFUL)))
+    assert shift == pytest.approx(-MISSING_SHARE * np.log((60 + CAREFUL) / (100 + CAREFUL)))
 
 
 def test_few_gaps_say_little_and_none_nothing():
@@ -126,7 +126,7 @@ FILMS = 4000
 def films_of_pool():
     """Four thousand films with a logit that tells their claims, dealt over two folds."""
     draw = np.random.default_rng(0)
-    dealt = Dealt.of(draw.integers(0, PARTS, FILMS), draw.integers(0, 2, FILMS))
+    dealt = Cells.of(draw.integers(0, PARTS, FILMS), draw.integers(0, 2, FILMS))
     z = draw.normal(-1, 1.5, FILMS)
     return z, (draw.random(FILMS) < sigmoid(z)).astype(float), dealt
 
@@ -191,7 +191,7 @@ def test_no_claim_of_a_part_reaches_the_part_s_own_answers(films_of_pool):
 class Mute:
     """A witness that never answers."""
 
-    films_of_pool: int
+    films: int
 
     def answer(self, _part):
         """Say nothing."""
@@ -230,14 +230,14 @@ def three(films_of_pool):
 
 
 def test_a_witness_that_was_told_weighs_half_of_what_the_others_do_at_most(three):
-    """However far its logits vary; unaware of it, the pool would hear nobody else."""
+    """However far its logits vary; unaware of it, the pool would read_answers nobody else."""
     witnesses, state, dealt = three
     plain = pool(witnesses, state, dealt)
     aware = pool(witnesses, state, dealt, np.array([False, False, True]))
     assert plain.weights[2] > 0.5
     assert aware.weights[2] == pytest.approx(aware.weights[:2].max() / 2, rel=0.05)
     assert aware.weights.sum() == pytest.approx(1)
-    assert aware.said[2].std() == pytest.approx(aware.said[:2].std(axis=1).max(), rel=0.05)
+    assert aware.apart[2].std() == pytest.approx(aware.apart[:2].std(axis=1).max(), rel=0.05)
 
 
 def test_a_witness_that_was_told_and_hardly_varies_weighs_half(films_of_pool):
@@ -247,7 +247,7 @@ def test_a_witness_that_was_told_and_hardly_varies_weighs_half(films_of_pool):
     aware = pool([says(z), says(z / 2)], state, dealt, np.array([False, True]))
     assert plain.weights == pytest.approx([4 / 5, 1 / 5])
     assert aware.weights == pytest.approx([8 / 9, 1 / 9])
-    assert aware.said[1] == pytest.approx(z / 2)
+    assert aware.apart[1] == pytest.approx(z / 2)
 
 
 def test_a_witness_that_was_told_and_is_alone_is_all_there_is(films_of_pool):
@@ -273,8 +273,8 @@ def test_what_each_witness_says_is_kept_apart(films_of_pool):
     z, state, dealt = films_of_pool
     silent = np.where(np.arange(FILMS) % 2 == 0, np.nan, z + 2)
     done = pool([says(z), says(silent)], state, dealt)
-    assert done.said[0] == pytest.approx(z)
-    assert np.array_equal(done.said[1], silent, equal_nan=True)
+    assert done.apart[0] == pytest.approx(z)
+    assert np.array_equal(done.apart[1], silent, equal_nan=True)
 
 
 # The combination: what image judges may move, and what no judge may.
@@ -319,11 +319,11 @@ def judgments(dataset, judged):
 def combined(dataset, judgments, panel):
     """Combine tables of answers with the record's."""
 
-    def combined(*tables, heeded=None, record=judgments, data=dataset):
-        pairs = lay_out(data.images, data.claims, record, data.vocabulary)
-        seated = panel(data, *tables, heeded=heeded)
-        voices, _ = seated.heed(pairs)
-        return combine(pairs, voices, patients(data.images), seated.fold), pairs
+    def combined(*tables, used=None, record=judgments, data=dataset):
+        pairs = lay_pairs(data.images, data.claims, record, data.vocabulary)
+        seated = panel(data, *tables, used=used)
+        judges = used_judges(data, record, seated)
+        return combine(pairs, judges, patients(data.images), seated.fold), pairs
 
     return combined
 
@@ -345,11 +345,11 @@ def makers(judged, seen, panel):
     size=st.integers(0, 40),
     shares=st.tuples(*[st.sampled_from([0.0, 0.3, 1.0])] * 3),
     judges=st.lists(st.tuples(st.sampled_from([0.0, 0.4, 1.0]), st.sampled_from([0.0, 2.0, 50.0])), max_size=3),
-    heeded=st.sampled_from([(), ("Mass",), ("Effusion", "Nodule", "Mass")]),
+    used=st.sampled_from([(), ("Mass",), ("Effusion", "Nodule", "Mass")]),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=40, deadline=None)
-def test_every_combination_keeps_the_contract(makers, size, shares, judges, heeded, seed):
+def test_every_combination_keeps_the_contract(makers, size, shares, judges, used, seed):
     """One row a claim, trust p or 1 - p, interval around it, null where nobody could say; the same bytes again."""
     judged, seen, panel = makers
     silent, uncertain, failed = shares
@@ -357,7 +357,7 @@ def test_every_combination_keeps_the_contract(makers, size, shares, judges, heed
     tables = [seen(dataset, judge=f"j{number}", share=share, strength=strength, seed=seed + number)
               for number, (share, strength) in enumerate(judges)]  # fmt: skip
     tables = [table for table in tables if not table.is_empty()]
-    seated = panel(dataset, *tables, heeded={f"j{number}": heeded for number in range(3)})
+    seated = panel(dataset, *tables, used={f"j{number}": used for number in range(3)})
     signal = estimate(dataset, judged(dataset, seed=seed, failed=failed), panel=seated)
     check_signal(signal.table, dataset.claims)
     assert set(signal.table["method"]) <= {METHOD, JUDGES_METHOD}
@@ -369,7 +369,7 @@ def test_every_combination_keeps_the_contract(makers, size, shares, judges, heed
 def test_a_judge_without_a_signal_moves_no_number(dataset, judgments, seen, panel):
     """The trust is the same to the last bit; only the count of answers knows of it."""
     alone = estimate(dataset, judgments).table
-    blind = panel(dataset, seen(dataset, strength=0.0), heeded={"eye": ()})
+    blind = panel(dataset, seen(dataset, strength=0.0), used={"eye": ()})
     beside = estimate(dataset, judgments, panel=blind)
     assert beside.weights == {"record": 1.0, "eye": 0.0}
     changed = [name for name in alone.columns if not alone[name].equals(beside.table[name])]
@@ -384,7 +384,7 @@ def test_a_panel_of_nobody_leaves_the_signal_as_it_was(dataset, judgments, panel
 def test_where_no_heeded_judge_answered_the_record_stands_to_the_last_bit(combined, dataset, seen):
     """Other films' judges, and other findings' signals, are nothing to this pair."""
     table = seen(dataset, share=0.4)
-    done, pairs = combined(table, heeded={"eye": ("Effusion", "Mass")})
+    done, pairs = combined(table, used={"eye": ("Effusion", "Mass")})
     saw = dataset.images["image_id"].is_in(table["image_id"].unique().implode()).to_numpy()
     touched = np.zeros(pairs.states.shape, dtype=bool)
     touched[np.ix_(saw, [0, 2])] = True
@@ -446,7 +446,7 @@ def test_the_same_scores_under_a_second_name_change_no_trust(makers, seed, share
 @given(seed=st.integers(0, 100), outcome=st.sampled_from(["failed", "abstained", "refused", "unparsed"]))
 @settings(max_examples=8, deadline=None)
 def test_a_judge_that_never_answers_equals_an_absent_one(makers, seed, outcome):
-    """Though it is heeded, and though it is of the same model as another: no number knows of it."""
+    """Though it is used, and though it is of the same model as another: no number knows of it."""
     judged, seen, panel = makers
     dataset = tiny_dataset(patients=60, seed=seed)
     record, others = judged(dataset, seed=seed), eyes(dataset, seen, seed)
@@ -454,7 +454,7 @@ def test_a_judge_that_never_answers_equals_an_absent_one(makers, seed, outcome):
     alone = panel(dataset, *others, fold=folds(dataset))
     beside = panel(dataset, *others, mute, fold=folds(dataset))
     alone, kin = (
-        dataclasses.replace(each, voices=tuple(dataclasses.replace(voice, kin=model) for voice in each.voices))
+        dataclasses.replace(each, judges=tuple(dataclasses.replace(judge, model=model) for judge in each.judges))
         for each, model in ((alone, "net"), (beside, "net"))
     )
     related = [estimate(dataset, record, panel=each).table for each in (alone, kin)]
@@ -488,7 +488,7 @@ def test_flipping_one_claim_maps_its_trust_to_one_less_it(makers, seed):
     judged, seen, panel = makers
     dataset = tiny_dataset(patients=60, longest=6, seed=seed)
     record, seated = judged(dataset, seed=seed), panel(dataset, *eyes(dataset, seen, seed), fold=folds(dataset))
-    pairs = lay_out(dataset.images, dataset.claims, record, dataset.vocabulary)
+    pairs = lay_pairs(dataset.images, dataset.claims, record, dataset.vocabulary)
     assert omissions(pairs.states, reports_of_films(dataset.images), seated.fold).any()
     before = estimate(dataset, record, panel=seated).table
     for one in dataset.claims.sample(3, seed=seed).iter_slices(1):
@@ -519,25 +519,25 @@ def test_kin_share_the_weight_of_one(combined, dataset, seen):
     )
     once, _ = combined(table)
     twice, _ = combined(table, near)
-    assert [[voice.judge for voice in family] for family in twice.families.members] == [["eye", "near"]]
-    assert twice.families.effective < 1.2
+    assert [[judge.name for judge in family] for family in twice.judge_groups.members] == [["eye", "near"]]
+    assert twice.judge_groups.effective < 1.2
     assert twice.effective["eye"] + twice.effective["near"] == pytest.approx(once.effective["eye"], abs=0.05)
 
 
 def test_beside_the_record_kin_speak_by_their_mean_however_claims_weigh_them(dataset, judgments, seen, panel):
     """A strong and a weak judge of one family say together what one judge with the mean of their evidence says."""
-    pairs = lay_out(dataset.images, dataset.claims, judgments, dataset.vocabulary)
+    pairs = lay_pairs(dataset.images, dataset.claims, judgments, dataset.vocabulary)
     tables = (seen(dataset, judge="strong", strength=2.0, seed=5), seen(dataset, judge="weak", strength=0.6, seed=6))
     seated = panel(dataset, *tables)
-    strong, weak = (dataclasses.replace(voice, kin="one family") for voice in seated.heed(pairs)[0])
-    middle = dataclasses.replace(strong, judge="middle", evidence=(strong.evidence + weak.evidence) / 2)
-    heeded = strong.heeded & weak.heeded
-    voices = [dataclasses.replace(voice, heeded=heeded) for voice in (strong, weak, middle)]
+    strong, weak = (dataclasses.replace(judge, model="one family") for judge in used_judges(dataset, judgments, seated))
+    middle = dataclasses.replace(strong, name="middle", evidence=(strong.evidence + weak.evidence) / 2)
+    used = strong.used & weak.used
+    judges = [dataclasses.replace(judge, used=used) for judge in (strong, weak, middle)]
     about = (patients(dataset.images), seated.fold)
-    (two,), (one,) = (combine(pairs, its, *about, apart=True).apart for its in (voices[:2], voices[2:]))
+    (two,), (one,) = (combine(pairs, its, *about, apart=True).apart for its in (judges[:2], judges[2:]))
     assert np.isfinite(two).any()
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-9)
-    weighed = combine(pairs, voices[:2], *about)
+    weighed = combine(pairs, judges[:2], *about)
     assert weighed.effective["strong"] > weighed.effective["weak"]
 
 
@@ -581,9 +581,9 @@ def test_flipping_a_claim_does_not_move_its_own_answer_though_the_record_is_read
 
 
 def test_without_the_record_the_usual_stands_in_its_place(combined, dataset, seen):
-    """The mean answer is how often the finding is claimed; where no heeded judge answered nobody can say."""
+    """The mean answer is how often the finding is claimed; where no used judge answered nobody can say."""
     nothing = pl.DataFrame(schema=judgments_schema(dataset.vocabulary))
-    done, pairs = combined(seen(dataset, share=0.7), record=nothing, heeded={"eye": ("Effusion", "Mass")})
+    done, pairs = combined(seen(dataset, share=0.7), record=nothing, used={"eye": ("Effusion", "Mass")})
     for column in (0, 2):
         its = done.moved[:, column] & np.isin(pairs.states[:, column], [0, 1])
         assert done.pairs.p_present[its, column].mean() == pytest.approx(pairs.states[its, column].mean(), abs=0.02)
@@ -605,9 +605,9 @@ def test_pairs_on_which_the_record_abstained_are_answered_by_the_others(dataset,
 
 
 def test_agreement_is_the_share_of_heeded_judges_on_the_claim_s_side(dataset, judgments, seen, panel):
-    """Of the record and an eye: 0, one half or 1; a judge that is not heeded has no vote."""
+    """Of the record and an eye: 0, one half or 1; a judge that is not used has no vote."""
     eye, blind = seen(dataset, share=0.6), seen(dataset, judge="blind", strength=0.0)
-    table = estimate(dataset, judgments, panel=panel(dataset, eye, blind, heeded={"blind": ()})).table
+    table = estimate(dataset, judgments, panel=panel(dataset, eye, blind, used={"blind": ()})).table
     definite = table.filter(pl.col("says") != "uncertain")
     votes = definite.join(eye.select("image_id", "finding", eye="p_present"), on=["image_id", "finding"], how="left",
                           maintain_order="left")  # fmt: skip
@@ -647,7 +647,7 @@ def test_the_interval_grows_with_what_the_fit_does_not_know(judged, seen, panel)
 
 
 def test_the_combined_answer_is_what_reviews_calibrate(dataset, judgments, seen, panel, reviews):
-    """With expert labels the fit starts from the combination; the groups hear the image judges too."""
+    """With expert labels the fit starts from the combination; the groups read_answers the image judges too."""
     films = dataset.images["image_id"].sample(200, seed=1, shuffle=True)
     truth = np.random.default_rng(2).random(200) < 0.4
     reference = reviews(films, "Effusion", truth)

@@ -11,14 +11,11 @@ import shape
 from bpals.findings import Group
 from bpals.numeric import reports_of_films
 from bpals.signal import reasons
-from bpals.signal.layout import lay_out
-from bpals.signal.reasons import BLOCK, WORDS, Asked, Sentences, listed, read_checks, read_devices, unchecked
-from bpals.signal.trust import estimate
+from bpals.signal.observations import CHECK_WORDS, DeviceAnswers, read_checks, read_devices, unchecked
+from bpals.signal.reasons import BLOCK, Sentences, listed
 from bpals.testing import check_signal, tiny_dataset
 from bpals.types import FILM_ANSWERS, FILM_CHECKS, IMAGES, REVIEWS, Reviews, judgments_schema
-from world.words import mentions
-
-pytestmark = pytest.mark.quick
+from world.estimating import estimate, used_judges
 
 # Sentences: each pair's list holds what the kinds say of it, in their order.
 
@@ -63,7 +60,7 @@ def asked(p_present, *, judge="eye", topic="devices", outcome="answered", offset
     """What a judge says of the films a, b, c: null where it was not asked."""
     rows = [(film, topic, outcome, p, None, None, None) for film, p in zip("abc", p_present, strict=True)]
     table = pl.DataFrame(rows, schema=FILM_ANSWERS, orient="row").drop_nulls("p_present")
-    return Asked(judge=judge, answers=table, offsets=offsets or {})
+    return DeviceAnswers(judge=judge, answers=table, offsets=offsets or {})
 
 
 def states(*judges):
@@ -96,13 +93,13 @@ def test_several_judges_are_averaged_by_their_evidence():
     found = read_devices(IMAGES_OF_DEVICES, [asked([0.9, 0.6, 0.6]), asked([0.6, 0.1, 0.7], judge="other")])
     assert found.column.to_list() == ["present", "absent", "present", "unknown"]
     assert found.seen_by.to_list() == [
-        "devices: eye and other see support devices on the film",
+        "devices: eye and other see support devices on the image",
         None,
-        "devices: eye and other see support devices on the film",
+        "devices: eye and other see support devices on the image",
         None,
     ]
     alone = read_devices(IMAGES_OF_DEVICES, [asked([0.99, None, None]), asked([0.4, None, None], judge="other")])
-    assert alone.seen_by[0] == "devices: eye sees support devices on the film"
+    assert alone.seen_by[0] == "devices: eye sees support devices on the image"
 
 
 @pytest.mark.parametrize("outcome", ["abstained", "refused", "unparsed", "unsupported", "failed"])
@@ -117,7 +114,7 @@ def test_the_column_and_the_reason_reach_every_claim_of_the_film(judged, panel, 
     dataset = tiny_dataset()
     films = dataset.images["image_id"]
     rows = [(film, "devices", "answered", p, None, None, None) for film, p in zip(films[:2], (0.9, 0.1), strict=True)]
-    told = Asked(judge="eye", answers=pl.DataFrame(rows, schema=FILM_ANSWERS, orient="row"), offsets={})
+    told = DeviceAnswers(judge="eye", answers=pl.DataFrame(rows, schema=FILM_ANSWERS, orient="row"), offsets={})
     with_it = estimate(dataset, judged(dataset), panel=panel(dataset, seen(dataset), asked=[told])).table
     without = estimate(dataset, judged(dataset), panel=panel(dataset, seen(dataset))).table
     check_signal(with_it, dataset.claims)
@@ -144,7 +141,7 @@ def films(**rows):
 
 def told(checks, film=0):
     """The sentences about one film."""
-    return [said[film] for said in checks.told if said[film] is not None]
+    return [said[film] for said in checks.fired if said[film] is not None]
 
 
 def test_a_film_that_nobody_looked_at_is_not_called_sound():
@@ -161,24 +158,24 @@ def test_a_film_that_nobody_looked_at_is_not_called_sound():
     [
         (
             {"checks": ["turned"], "turned": 90},
-            "film_turned: the film lies on its side, turned 90 degrees anticlockwise",
+            "film_turned: the image lies on its side, turned 90 degrees anticlockwise",
         ),
         (
             {"checks": ["turned"], "turned": 180},
-            "film_turned: the film stands on its head, turned 180 degrees anticlockwise",
+            "film_turned: the image stands on its head, turned 180 degrees anticlockwise",
         ),
         (
             {"checks": ["near_duplicate"], "near_duplicate_of": "z", "same_patient": False},
-            "film_near_duplicate: the film is the same exposure as z, of another patient",
+            "film_near_duplicate: the image is the same exposure as z, of another patient",
         ),
         (
             {"checks": ["near_duplicate"], "near_duplicate_of": "z", "same_patient": True},
-            "film_near_duplicate: the film is the same exposure as z, of the same patient",
+            "film_near_duplicate: the image is the same exposure as z, of the same patient",
         ),
-        ({"checks": ["view"], "view": "PA"}, "film_view: recorded as PA, the film looks AP"),
+        ({"checks": ["view"], "view": "PA"}, "film_view: recorded as PA, the image looks AP"),
         (
             {"checks": ["view"], "view": "PA", "view_marked": "AP", "markers": ["PORTABLE"]},
-            "film_view: recorded as PA, the film is marked PORTABLE",
+            "film_view: recorded as PA, the image is marked PORTABLE",
         ),
     ],
 )
@@ -190,8 +187,8 @@ def test_a_check_says_what_it_found(row, sentence):
 def test_every_check_has_a_sentence_and_several_may_speak_of_one_film():
     """No check that fires is left without words."""
     row = {"turned": 90, "near_duplicate_of": "z", "same_patient": True, "view": "PA", "unlike": 1.9}
-    sentences = told(read_checks(IMAGES_OF_FILMCHECKS, films(a=row | {"checks": list(WORDS)})))
-    assert [sentence.partition(":")[0] for sentence in sentences] == [f"film_{check}" for check in WORDS]
+    sentences = told(read_checks(IMAGES_OF_FILMCHECKS, films(a=row | {"checks": list(CHECK_WORDS)})))
+    assert [sentence.partition(":")[0] for sentence in sentences] == [f"film_{check}" for check in CHECK_WORDS]
 
 
 def test_checks_change_a_column_and_reasons_and_nothing_else(panel, judged):
@@ -237,30 +234,30 @@ def told_of_reasons(matrices):
 @pytest.mark.parametrize(
     ("strip", "film", "sentence"),
     [
-        ("+", 0, "alone: no other film of this patient"),
-        ("-", 0, "alone: no other film of this patient"),
-        ("?", 0, "alone: no other film of this patient"),
-        ("--+-", 2, "only_here: absent on all 3 other films of this patient"),
-        ("..+.", 2, "only_here: claimed on none of the 3 other films of this patient"),
-        (".-+-", 2, "only_here: claimed on none of the 3 other films of this patient"),
-        ("+-++", 1, "missing_here: present on all 3 other films of this patient"),
-        ("+?++", 1, "missing_here: present on all 3 other films of this patient"),
-        ("+--+-", 3, "timeline_against: absent on the films before and after"),
-        ("+-", 0, "timeline_against: absent on the film after"),
-        ("-+", 1, "timeline_against: absent on the film before"),
+        ("+", 0, "alone: no other image of this patient"),
+        ("-", 0, "alone: no other image of this patient"),
+        ("?", 0, "alone: no other image of this patient"),
+        ("--+-", 2, "only_here: absent on all 3 other images of this patient"),
+        ("..+.", 2, "only_here: labelled on none of the 3 other images of this patient"),
+        (".-+-", 2, "only_here: labelled on none of the 3 other images of this patient"),
+        ("+-++", 1, "missing_here: present on all 3 other images of this patient"),
+        ("+?++", 1, "missing_here: present on all 3 other images of this patient"),
+        ("+--+-", 3, "timeline_against: absent on the images before and after"),
+        ("+-", 0, "timeline_against: absent on the image after"),
+        ("-+", 1, "timeline_against: absent on the image before"),
         ("+-.+", 3, None),
-        ("-+++", 2, "timeline_for: present on the films before and after too"),
-        ("-++", 2, "timeline_for: present on the film before too"),
-        ("++.-", 1, "timeline_for: present on the film before too"),
-        ("-+-+", 2, "timeline_against: present on the films before and after"),
-        ("+-", 1, "timeline_against: present on the film before"),
-        ("---", 1, "timeline_for: absent on both other films of this patient too"),
-        ("--", 0, "timeline_for: absent on the only other film of this patient too"),
+        ("-+++", 2, "timeline_for: present on the images before and after too"),
+        ("-++", 2, "timeline_for: present on the image before too"),
+        ("++.-", 1, "timeline_for: present on the image before too"),
+        ("-+-+", 2, "timeline_against: present on the images before and after"),
+        ("+-", 1, "timeline_against: present on the image before"),
+        ("---", 1, "timeline_for: absent on both other images of this patient too"),
+        ("--", 0, "timeline_for: absent on the only other image of this patient too"),
         ("-..", 0, None),
-        ("--.", 0, "timeline_for: absent on the film after too"),
-        ("+---", 2, "timeline_for: absent on the films before and after too"),
-        ("+-+", 0, "timeline_against: absent on the film after"),
-        ("+?-", 0, "only_here: claimed on none of the 2 other films of this patient"),
+        ("--.", 0, "timeline_for: absent on the image after too"),
+        ("+---", 2, "timeline_for: absent on the images before and after too"),
+        ("+-+", 0, "timeline_against: absent on the image after"),
+        ("+?-", 0, "only_here: labelled on none of the 2 other images of this patient"),
         ("-?", 0, None),
         ("+-?+", 1, None),
         ("-.-", 1, None),
@@ -287,7 +284,7 @@ def test_a_film_without_a_patient_says_so(told_of_reasons):
     """It is not called alone: the dataset does not know."""
     assert (
         told_of_reasons("+-", patient=None)
-        == ["no_patient: the dataset names no patient, so no other film can speak"] * 2
+        == ["no_patient: the dataset names no patient, so no other image can speak"] * 2
     )
 
 
@@ -299,41 +296,36 @@ def test_a_co_label_is_named_where_it_makes_the_finding_more_common(matrices):
     pairs = matrices(states, np.full(states.shape, 0.2), findings=("Effusion", "Edema", "Mass"))
     made = reasons.colabel_reasons(pairs)
     effusion, edema, mass = (made.of(column) for column in range(3))
-    assert mentions(edema[0], "seen_with: Effusion", "4.0 times")
+    assert edema[0] == "seen_with: Effusion is labelled here too, beside which it is 4.0 times as common"
     assert edema[99] == edema[0]
     assert edema[100] is None
-    assert mentions(effusion[0], "seen_with: Edema", "4.0 times")
+    assert effusion[0] == "seen_with: Edema is labelled here too, beside which it is 4.0 times as common"
     assert mass[0] is None
 
 
 def test_what_the_record_gives_stands_beside_what_is_usual(matrices):
     """In whole per cent; where nobody answered that is said instead."""
     pairs = matrices([[1], [0], [0]], [[0.309], [0.011], [np.nan]], findings=("Mass",))
-    first, second, third = reasons.record_reasons(pairs, pairs).of(0)
-    assert mentions(first, "record:", "31 %", "16.0 %", "Mass")
-    assert mentions(second, "record:", "1 %", "16.0 %", "Mass")
-    assert mentions(third, "unjudged:")
+    assert reasons.record_reasons(pairs, pairs).of(0).to_list() == [
+        "record: the metadata gives 31 %; 16.0 % is usual for Mass",
+        "record: the metadata gives 1 %; 16.0 % is usual for Mass",
+        "unjudged: no judge answered",
+    ]
 
 
 def test_a_judge_that_is_heeded_stands_beside_what_is_usual_for_it(panel, seen):
-    """In whole per cent, and only where it is heeded and answered."""
+    """In whole per cent, and only where it is used and answered."""
     dataset = tiny_dataset()
     answers = seen(dataset, share=0.5)
-    (voice,), _ = panel(dataset, answers, heeded={"eye": ("Mass",)}).heed(lay_out_nobody(dataset))
-    made = reasons.judge_reasons(voice)
+    nobody = pl.DataFrame(schema=judgments_schema(dataset.vocabulary))
+    (judge,) = used_judges(dataset, nobody, panel(dataset, answers, used={"eye": ("Mass",)}))
+    made = reasons.judge_reasons(judge)
     of_effusion, _, of_mass = (made.of(column) for column in range(3))
     its = answers.filter(pl.col("finding") == "Mass")
     usual, film = 100 * its["p_present"].mean(), dataset.images["image_id"].to_list().index(its["image_id"][0])
-    assert mentions(of_mass[film], "judge: eye", f"{100 * its['p_present'][0]:.0f} %", f"{usual:.1f} %")
+    assert of_mass[film] == f"judge: eye gives {100 * its['p_present'][0]:.0f} %; {usual:.1f} % is usual for it"
     assert of_mass.null_count() == dataset.images.height - its.height > 0
     assert of_effusion.null_count() == dataset.images.height
-
-
-def lay_out_nobody(dataset):
-    """The claims of a dataset without an answer."""
-    return lay_out(
-        dataset.images, dataset.claims, pl.DataFrame(schema=judgments_schema(dataset.vocabulary)), dataset.vocabulary
-    )
 
 
 def test_nothing_is_said_about_nothing(matrices):
@@ -351,7 +343,7 @@ def test_nothing_is_said_about_nothing(matrices):
 def odd_films(image_ids):
     """One film on which every check fires, and one on which its markers speak against its view."""
     row = {"turned": 90, "near_duplicate_of": "other", "same_patient": False, "view": "PA", "unlike": 1.9}
-    rows = [row | {"image_id": image_ids[0], "checks": list(WORDS)}]
+    rows = [row | {"image_id": image_ids[0], "checks": list(CHECK_WORDS)}]
     marked = {"view_marked": "AP", "markers": ["AP", "PORTABLE"], "turned": 180, "same_patient": True}
     rows.append(row | marked | {"image_id": image_ids[1], "checks": ["view", "turned", "near_duplicate"]})
     return pl.DataFrame([dict.fromkeys(FILM_CHECKS) | each for each in rows], schema=FILM_CHECKS)
@@ -379,14 +371,14 @@ def every_reason(judged, reviews, seen, panel):
     eyes, blind = seen(dataset, share=0.6), seen(dataset, judge="blind", strength=0.0, share=0.5)
     saw = dataset.images.select("image_id", topic=pl.lit("devices"), outcome=pl.lit("answered"), p_present=pl.lit(0.9))
     missing = [pl.lit(None).alias(name) for name in FILM_ANSWERS if name not in saw.columns]
-    asked = Asked(judge="eye", answers=saw.with_columns(missing).select(FILM_ANSWERS.names()), offsets={})
-    heeded = {"eye": ("Effusion", "Edema", "Nodule or mass"), "blind": ()}
+    asked = DeviceAnswers(judge="eye", answers=saw.with_columns(missing).select(FILM_ANSWERS.names()), offsets={})
+    used = {"eye": ("Effusion", "Edema", "Nodule or mass"), "blind": ()}
     second = np.where(draw.random(120) < 0.4, "uncertain", "present")
     words = {"a": ["present"] * 120, "b": second.tolist()}
     said = [(film, "Effusion", who, word, None) for who in words for film, word in zip(films, words[who], strict=True)]
     read = Reviews(table=pl.DataFrame(said, schema=REVIEWS, orient="row"))
     checks = read_checks(dataset.images, odd_films(dataset.images["image_id"]))
-    seated = panel(dataset, eyes, blind, heeded=heeded, asked=[asked], checks=checks)
+    seated = panel(dataset, eyes, blind, used=used, asked=[asked], checks=checks)
     signal = estimate(dataset, judgments, reference, panel=seated, reviews=read)
     return [reason for row in signal.table["reasons"] for reason in row]
 

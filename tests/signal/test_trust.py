@@ -13,10 +13,10 @@ from bpals.findings import Group, Vocabulary
 from bpals.numeric import NORMAL_95
 from bpals.signal import calibrate
 from bpals.signal.rows import METHOD
-from bpals.signal.trust import estimate
 from bpals.signal.value import ranks
 from bpals.testing import check_signal, flipped, tiny_dataset
 from bpals.types import IMAGES, REVIEWS, SAYS, Reviews, signal_schema
+from world.estimating import estimate
 
 FINDINGS = ("Effusion", "Nodule", "Mass")
 NODULE_OR_MASS = Group(name="Nodule or mass", members=("Nodule", "Mass"))

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.signal.truth import HEAVIEST, WORDS, Truths, _weight, settle
+from bpals.signal.truth import HEAVIEST, WORDS, Truths, _weight, settle_reads
 from bpals.testing import tiny_dataset
 from bpals.types import REVIEWS, TRUTH, VERDICT, Reference, Reviews
 
@@ -51,7 +51,7 @@ def test_the_readers_own_error_rates_come_back(made):
     """Sensitivity, specificity and hedges of four readers, within a few hundredths."""
     skills = {"ann": GOOD, "ben": ((0.8, 0.15, 0.05), (0.05, 0.9, 0.05)), "cid": GOOD, "dot": POOR}
     reads, said, shows = made(skills)
-    settled = settle(reads, said)
+    settled = settle_reads(reads, said)
     for reader, skill in skills.items():
         assert settled.readers[reader] == pytest.approx(np.array(skill), abs=0.05), reader
         assert settled.readers[reader].sum(axis=1) == pytest.approx(1)
@@ -63,7 +63,7 @@ def test_the_chances_are_as_often_right_as_they_say(made):
     """In five bins, from three middling readers."""
     middling = ((0.75, 0.2, 0.05), (0.12, 0.83, 0.05))
     reads, said, shows = made({"ann": middling, "ben": middling, "cid": middling}, films=4000)
-    settled = settle(reads, said)
+    settled = settle_reads(reads, said)
     for low in np.arange(0, 1, 0.2):
         its = (settled.present >= low) & (settled.present < low + 0.2)
         if its.sum() > 40:
@@ -75,7 +75,7 @@ def test_a_poor_reader_counts_less_than_a_good_one(made):
     reads, said, _ = made({"ann": GOOD, "ben": GOOD, "cid": GOOD, "dot": POOR})
     films = len(said)
     more = table([films, films, films + 1, films + 1], ["ann", "dot"] * 2, ["present", "absent", "absent", "present"])
-    settled = settle(pl.concat([reads, more]), np.append(said, [1.0, 1.0]))
+    settled = settle_reads(pl.concat([reads, more]), np.append(said, [1.0, 1.0]))
     good_says_present, good_says_absent = settled.present[-2:]
     assert good_says_present > 0.8
     assert good_says_absent < 0.3
@@ -84,7 +84,7 @@ def test_a_poor_reader_counts_less_than_a_good_one(made):
 @pytest.mark.parametrize(("verdict", "low", "high"), [("present", 0.5, 0.98), ("absent", 0.02, 0.45)])
 def test_one_read_is_not_the_truth(verdict, low, high):
     """A single read by a reader nobody knows moves the chance, and leaves doubt."""
-    settled = settle(table([0], ["ann"], [verdict]), np.array([1.0]))
+    settled = settle_reads(table([0], ["ann"], [verdict]), np.array([1.0]))
     assert low < settled.present[0] < high
     assert settled.reads.tolist() == [1]
 
@@ -94,7 +94,7 @@ def test_a_hedge_says_little(made):
     reads, said, _ = made({"ann": GOOD, "ben": GOOD})
     films = len(said)
     more = table([films, films + 1, films + 2], ["ann"] * 3, ["present", "uncertain", "absent"])
-    yes, hedge, no = settle(pl.concat([reads, more]), np.append(said, [1.0] * 3)).present[-3:]
+    yes, hedge, no = settle_reads(pl.concat([reads, more]), np.append(said, [1.0] * 3)).present[-3:]
     assert no < hedge < yes
 
 
@@ -102,16 +102,16 @@ def test_a_reader_with_few_reads_is_held_near_all_readers(made):
     """Three contradictions do not make a stranger a bad reader."""
     reads, said, shows = made({"ann": GOOD, "ben": GOOD})
     films = np.flatnonzero(shows)[:3]
-    settled = settle(pl.concat([reads, table(films, ["new"] * 3, ["absent"] * 3)]), said)
+    settled = settle_reads(pl.concat([reads, table(films, ["new"] * 3, ["absent"] * 3)]), said)
     assert 0.7 < settled.readers["new"][0, 0] < settled.readers["ann"][0, 0]
 
 
 def test_a_film_nobody_can_read_is_no_read():
     """It is left out, and with it the pair if there is no other."""
-    settled = settle(table([3, 3, 5], ["a", "b", "a"], ["present", "unreadable", "unreadable"]), np.ones(9))
+    settled = settle_reads(table([3, 3, 5], ["a", "b", "a"], ["present", "unreadable", "unreadable"]), np.ones(9))
     assert settled.rows.tolist() == [3]
     assert settled.reads.tolist() == [1]
-    nobody = settle(table([5], ["a"], ["unreadable"]), np.ones(9))
+    nobody = settle_reads(table([5], ["a"], ["unreadable"]), np.ones(9))
     assert len(nobody.rows) == len(nobody.present) == 0
     assert not nobody.readers
 
@@ -119,14 +119,14 @@ def test_a_film_nobody_can_read_is_no_read():
 def test_the_order_of_the_reads_does_not_matter(made):
     """To the last bit: they are sorted first."""
     reads, said, _ = made({"ann": GOOD, "ben": POOR}, films=200)
-    one, other = settle(reads, said), settle(reads.sample(fraction=1.0, shuffle=True, seed=3), said)
+    one, other = settle_reads(reads, said), settle_reads(reads.sample(fraction=1.0, shuffle=True, seed=3), said)
     assert (one.present == other.present).all()
     assert (one.readers["ben"] == other.readers["ben"]).all()
 
 
 def test_the_chance_of_the_draw_is_kept_with_the_pair():
     """NaN where nobody knows it."""
-    settled = settle(table([4, 2, 2], ["a", "a", "b"], ["present"] * 3, [None, 0.25, 0.25]), np.ones(9))
+    settled = settle_reads(table([4, 2, 2], ["a", "a", "b"], ["present"] * 3, [None, 0.25, 0.25]), np.ones(9))
     assert settled.rows.tolist() == [2, 4]
     assert settled.inclusion[0] == 0.25
     assert np.isnan(settled.inclusion[1])
@@ -136,10 +136,10 @@ def test_pairs_that_were_chosen_say_nothing_about_pairs_that_were_drawn():
     """Of thirty absences that looked wrong nearly all are; a drawn absence that is read as absent stays absent."""
     chosen = table(range(30), ["a"] * 30, ["present"] * 27 + ["absent"] * 3, [0.99] * 30)
     drawn = table(range(30, 70), ["a"] * 40, ["absent"] * 40, [0.002] * 40)
-    settled = settle(pl.concat([chosen, drawn]), np.zeros(70))
+    settled = settle_reads(pl.concat([chosen, drawn]), np.zeros(70))
     assert settled.present[:27].min() > 0.9
     assert settled.present[30:].max() < 0.02
-    unknown = settle(pl.concat([chosen, drawn]).with_columns(inclusion=pl.lit(None, pl.Float64)), np.zeros(70))
+    unknown = settle_reads(pl.concat([chosen, drawn]).with_columns(inclusion=pl.lit(None, pl.Float64)), np.zeros(70))
     assert unknown.present[30:].min() > 5 * settled.present[30:].max()
 
 
@@ -149,8 +149,8 @@ def test_a_truth_that_is_known_stands_over_the_reads_and_teaches_about_readers(m
     known = pl.DataFrame(
         {"row": np.arange(200), "settled": shows[:200].astype(float)}, schema_overrides={"row": pl.UInt32}
     )
-    told = settle(reads.join(known, on="row", how="left", maintain_order="left"), said)
-    alone = settle(reads, said)
+    told = settle_reads(reads.join(known, on="row", how="left", maintain_order="left"), said)
+    alone = settle_reads(reads, said)
     assert (told.present[:200] == shows[:200]).all()
     assert ((alone.present[:200] > 0.5) != shows[:200]).sum() > 20
 
@@ -163,8 +163,8 @@ def test_a_truth_that_is_known_stands_over_the_reads_and_teaches_about_readers(m
 def test_where_nothing_is_known_a_column_of_it_changes_nothing(made):
     """Bit by bit."""
     reads, said, _ = made({"ann": GOOD, "ben": POOR}, films=200)
-    told = settle(reads.with_columns(settled=pl.lit(None, pl.Float64)), said)
-    assert (told.present == settle(reads, said).present).all()
+    told = settle_reads(reads.with_columns(settled=pl.lit(None, pl.Float64)), said)
+    assert (told.present == settle_reads(reads, said).present).all()
 
 
 # Truths: adjudicated labels stand over reads, and each review counts as it was drawn.

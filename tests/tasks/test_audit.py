@@ -154,7 +154,7 @@ AGGREGATE = textwrap.dedent(
     from bpals.store.files import parquet
     from bpals.findings import NIH
     from bpals.report.page import Page, render
-    from bpals.signal.trust import estimate
+    from world.estimating import estimate
     from bpals.types import Dataset
     from bpals.store.workspace import Workspace
 

@@ -13,7 +13,7 @@ from bpals.cli.main import obey
 from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges.stub import StubJudge
 from bpals.score.intervals import Resampling
-from bpals.store.workspace import Workspace, seal_films
+from bpals.store.workspace import Workspace, write_image_checks
 from bpals.tasks.audit import load_source
 from bpals.tasks.chosen_judges import choose
 from bpals.tasks.score import scorecard
@@ -39,7 +39,7 @@ def audited(films, tmp_path_factory):
     seal_eye(home, dataset)
     guess, broken = StubJudge(name="guess", seed=1), StubJudge(name="broken", shares={"failed": 1.0})
     for stub in (guess, broken):
-        home.seal_judge(stub.name, stub.card.as_dict(), stub.scores(dataset.images["image_id"], dataset.vocabulary))
+        home.write_judge(stub.name, stub.card.as_dict(), stub.scores(dataset.images["image_id"], dataset.vocabulary))
     return bpals.audit(**words, workspace=home.path)
 
 
@@ -61,7 +61,7 @@ def seal_eye(home, dataset, *, name="eye", strange=0):
             for place, film in enumerate(dataset.images["image_id"][:30])]  # fmt: skip
     saw = pl.DataFrame(rows, schema=FILM_ANSWERS, orient="row")
     answers = table.select(schema.names()).cast(schema)
-    home.seal_judge(name, {"judge": name}, answers, saw, {"offsets": {"devices": [0.1, None]}})
+    home.write_judge(name, {"judge": name}, answers, saw, {"offsets": {"devices": [0.1, None]}})
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_what_is_said_of_a_blank_film_counts_for_nothing(films, home):
     blank, other = (dataset.images["image_id"][place] for place in (saw[0], saw[1]))
     rows = [{"image_id": blank, "blank": True, "checks": ["blank"]}, {"image_id": other, "blank": False, "checks": []}]
     table = pl.DataFrame([dict.fromkeys(FILM_CHECKS) | row for row in rows], schema=FILM_CHECKS)
-    seal_films(home.path, table, {})
+    write_image_checks(home.path, table, {})
     panel, notices = choose(home, "eye").answers_about(dataset)
     answered = panel.judges[0].answered
     assert not answered[saw[0]].any()

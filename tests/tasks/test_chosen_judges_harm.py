@@ -10,10 +10,10 @@ from bpals.reviews import verdicts
 from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited, about
 from bpals.score.scorecard import scorecard
-from bpals.signal.trust import estimate
 from bpals.store.workspace import Workspace
 from bpals.tasks.chosen_judges import Chosen
 from bpals.types import KIND, OUTCOME, Dataset, answers_schema
+from world.estimating import estimate
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def harmed(nih, tmp_path_factory):
     """The signal with a seeded stub of AUROC .5 over all 112,120 films beside the record judge."""
     dataset, judgments, _ = nih
     home, stub = Workspace(tmp_path_factory.mktemp("harm") / "audit"), StubJudge(seed=0)
-    home.seal_judge("stub", stub.card.as_dict(), stub.scores(dataset.images["image_id"], NIH))
+    home.write_judge("stub", stub.card.as_dict(), stub.scores(dataset.images["image_id"], NIH))
     panel, notices = Chosen(record=RecordJudge(), finished=tuple(home.judges())).answers_about(dataset)
     assert notices == []
     return estimate(dataset, judgments, panel=panel)
@@ -92,7 +92,7 @@ def helped(nih, data_folder, tmp_path_factory):
     schema = answers_schema(NIH)
     answers = answers.with_columns(pl.lit(None).alias(name) for name in schema if name not in answers.columns)
     home = Workspace(tmp_path_factory.mktemp("help") / "audit")
-    home.seal_judge("chexnet", {"judge": "chexnet"}, answers.select(schema.names()).cast(schema))
+    home.write_judge("chexnet", {"judge": "chexnet"}, answers.select(schema.names()).cast(schema))
     seated, _ = Chosen(record=RecordJudge(), finished=tuple(home.judges())).answers_about(dataset)
     return estimate(dataset, judgments, panel=seated), its["Image Index"]
 

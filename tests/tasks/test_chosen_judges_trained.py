@@ -10,10 +10,10 @@ from bpals.judges.record import RecordJudge
 from bpals.metrics import Curve
 from bpals.reviews import verdicts
 from bpals.score.opinions import Audited, about
-from bpals.signal.trust import estimate
 from bpals.store.workspace import Workspace
 from bpals.tasks.chosen_judges import Chosen
 from bpals.types import Dataset
+from world.estimating import estimate
 
 MODEL = "jrzech_densenet121"
 EVIDENCE = 'evidence = "its paper"\n'

@@ -230,7 +230,7 @@ def test_two_judges_of_other_films_have_no_pair_in_common(tmp_path):
     answers = home.judge("sharp").answers()
     films = answers["image_id"].unique(maintain_order=True)
     for name, part in (("first", films[:300]), ("rest", films[300:])):
-        home.seal_judge(name, {"judge": name}, answers.filter(pl.col("image_id").is_in(part.implode())))
+        home.write_judge(name, {"judge": name}, answers.filter(pl.col("image_id").is_in(part.implode())))
     with pytest.raises(UsageError, match="first and rest"):
         bpals.compare("first", "rest", workspace=home.path)
 
@@ -239,7 +239,7 @@ def test_judges_of_another_dataset_are_refused(judged, tmp_path):
     """Their films are not those of the labels: say so, with the first film."""
     home = Workspace(tmp_path / "nih")
     for name in ("one", "two"):
-        home.seal_judge(name, {"judge": name}, Workspace(judged).judge("sharp").answers())
+        home.write_judge(name, {"judge": name}, Workspace(judged).judge("sharp").answers())
     with pytest.raises(UsageError, match=r"one and two .*\.png.* NIH"):
         bpals.compare("one", "two", workspace=home.path)
 
@@ -250,7 +250,7 @@ def test_answers_about_films_that_the_dataset_does_not_have_are_counted(tmp_path
     made_judges.make_workspace(home.path)
     answers = home.judge("sharp").answers()
     strange = answers.head(6).with_columns(image_id="x" + pl.col("image_id"))
-    home.seal_judge("wide", {"judge": "wide"}, pl.concat([answers, strange]))
+    home.write_judge("wide", {"judge": "wide"}, pl.concat([answers, strange]))
     found = bpals.compare("wide", "blunt", workspace=home.path, resampling=QUICK)
     assert [(note.code, note.count) for note in found.notes] == [("foreign_films", 2)]
     assert found.common["films"] == 600
@@ -349,7 +349,7 @@ from bpals.store.workspace import Workspace
 home, ids = Workspace(sys.argv[1]), nih.load(None).images["image_id"]
 for seed in (1, 2):
     stub = StubJudge(seed=seed, name=f"stub{seed}", shares={"refused": 0.02})
-    home.seal_judge(stub.name, stub.card.as_dict(), stub.scores(ids, NIH))
+    home.write_judge(stub.name, stub.card.as_dict(), stub.scores(ids, NIH))
 before = resource.getrusage(resource.RUSAGE_SELF)
 bpals.compare("stub1", "stub2", workspace=home.path)
 used = resource.getrusage(resource.RUSAGE_SELF)

@@ -11,7 +11,7 @@ def seal(home, value, **record):
     with home.writing() as staging:
         staging.write_table(SIGNAL, pl.DataFrame({"trust": [value]}))
         told = {"command": "bpals audit", "bpals": "1", "history": history(home), "reviews": None, **record}
-        run = staging.seal(told)
+        run = staging.finish(told)
     return run["files"][SIGNAL]["sha256"]
 
 
@@ -37,5 +37,5 @@ def test_where_nothing_can_be_read_there_is_no_history(tmp_path):
     assert history(home) == []
     with home.writing() as staging:
         staging.write_table("claims.parquet", pl.DataFrame({"x": [1]}))
-        staging.seal({"source": {}})
+        staging.finish({"source": {}})
     assert history(home) == []

@@ -70,8 +70,8 @@ def language_model() -> Path:
 
 def write_image_tower(file: Path, seed: int = 7) -> None:
     """Write a LLaVA projector of random weights: a CLIP tower of three blocks, then two layers into SmolLM2."""
-    import gguf  # noqa: PLC0415
-    import numpy as np  # noqa: PLC0415
+    import gguf
+    import numpy as np
 
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(file), "clip")
@@ -125,7 +125,7 @@ def describe(writer) -> None:
 
 def serve(port: int) -> None:
     """Serve until the input ends, where it is a pipe, or until a signal."""
-    import xllamacpp  # noqa: PLC0415
+    import xllamacpp
 
     with tempfile.TemporaryDirectory() as folder:
         tower = Path(folder) / "tower.gguf"

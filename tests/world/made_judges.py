@@ -105,5 +105,5 @@ def seal_stub(folder, name="stub", seed=3, **extra):
     dataset = load_source(SOURCE, MAPPING)
     answers = stub.scores(dataset.images["image_id"], dataset.vocabulary)
     offsets = {finding: [1.0, 1.0] for finding in dataset.vocabulary.findings}
-    Workspace(folder).seal_judge(name, stub.card.as_dict(), answers, None, {"offsets": offsets, **extra})
+    Workspace(folder).write_judge(name, stub.card.as_dict(), answers, None, {"offsets": offsets, **extra})
     return answers

@@ -88,8 +88,8 @@ def of_rows(rows: list[dict[str, object]]) -> pl.DataFrame:
 
 def dicom(*, patient: str = "Doe^Jane", side: int = 64) -> bytes:
     """A small DICOM film with the tags that a report refers to."""
-    from pydicom.dataset import Dataset, FileMetaDataset  # noqa: PLC0415
-    from pydicom.uid import ExplicitVRLittleEndian, generate_uid  # noqa: PLC0415
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
     film = Dataset()
     film.file_meta = FileMetaDataset()

@@ -24,7 +24,7 @@ def seal(folder, dataset):
     with Workspace(folder).writing() as staging:
         staging.write_table("claims.parquet", dataset.claims)
         staging.write_table("images.parquet", dataset.images)
-        staging.seal({"source": {"name": dataset.name}})
+        staging.finish({"source": {"name": dataset.name}})
     return folder
 
 
@@ -80,5 +80,5 @@ def write_signal(folder: Path) -> Path:
     with home.writing() as staging:
         staging.write_table("images.parquet", images)
         staging.write_table("signal.parquet", signal)
-        staging.seal({"bpals": "test", "source": "made up"})
+        staging.finish({"bpals": "test", "source": "made up"})
     return home.path

@@ -8,6 +8,7 @@ near_duplicate  one exposure with another film                           thumbna
 view            its pixels, or its markers, speak against the record     lines on features, OCR
 lateral         a lateral view                                           its DICOM tag
 unlike          far outside what films share, and none of the above      features
+from bpals.metrics import auroc
 text            text burnt into it, beside the usual markers             its DICOM tag, OCR
 """
 
@@ -22,6 +23,7 @@ import polars as pl
 
 from bpals.images.defects import Detection, Features, Line, Sample, Scale, blocks, crossfitted, detect, fit, gathered
 from bpals.images.ocr import Lettered
+from bpals.metrics import auroc
 from bpals.types import FILM_CHECKS
 
 SAME = 0.997
@@ -140,7 +142,7 @@ def view_films(features: Features, recorded: npt.NDArray[np.str_], fold: Ints) -
         return None
     return Viewed(
         score=(said - low) / (high - low),
-        auroc=_auroc(said[sides[1]], said[sides[0]]),
+        auroc=auroc(said[sides[1]], said[sides[0]]),
         recorded=len(sides[0]) + len(sides[1]),
     )
 
@@ -175,13 +177,6 @@ def _outside(features: Features, scale: Scale, shared: Floats, count: int) -> Fl
 def _spread(places: Ints, most: int) -> Ints:
     """Take at most so many of the places, evenly."""
     return places if len(places) <= most else places[np.linspace(0, len(places) - 1, most).astype(np.int64)]
-
-
-def _auroc(higher: Floats, lower: Floats) -> float:
-    """Give the chance that one of the first stands above one of the second."""
-    below = np.searchsorted(np.sort(lower), higher, side="left")
-    upto = np.searchsorted(np.sort(lower), higher, side="right")
-    return float((below + upto).mean() / (2 * len(lower)))
 
 
 CHECKS = ("blank", "inverted", "turned", "cropped", "near_duplicate", "view", "lateral", "unlike", "text")

@@ -71,8 +71,8 @@ def _decoded(content: bytes, look: Callable[[Any, str], Seen]) -> Seen:
     if syntax == DEFLATED:
         _check_deflated(content, start)
     try:
-        import pydicom  # noqa: PLC0415
-        from pydicom.errors import BytesLengthException, InvalidDicomError  # noqa: PLC0415
+        import pydicom
+        from pydicom.errors import BytesLengthException, InvalidDicomError
     except ImportError:
         raise MissingExtra.of("A film in DICOM", "dicom") from None
     with _silence():
@@ -217,7 +217,7 @@ def _check_pixel_data(record: Any, syntax: str) -> None:
 
 
 def _check_decoder(syntax: str) -> None:
-    from pydicom.pixels.decoders.base import get_decoder  # noqa: PLC0415
+    from pydicom.pixels.decoders.base import get_decoder
 
     try:
         if get_decoder(syntax).is_available:
@@ -228,7 +228,7 @@ def _check_decoder(syntax: str) -> None:
 
 
 def _frame(record: Any) -> bytes:
-    from pydicom.encaps import get_frame  # noqa: PLC0415
+    from pydicom.encaps import get_frame
 
     try:
         return bytes(get_frame(record.PixelData, 0, number_of_frames=1))
@@ -321,7 +321,7 @@ def _rescale(record: Any) -> tuple[float, float]:
 
 def _rescaled(record: Any, values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     if record.get("ModalityLUTSequence"):
-        from pydicom.pixels.processing import apply_modality_lut  # noqa: PLC0415
+        from pydicom.pixels.processing import apply_modality_lut
 
         return np.asarray(apply_modality_lut(values, record))
     slope, intercept = _rescale(record)
@@ -331,7 +331,7 @@ def _rescaled(record: Any, values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
 def _window(record: Any, values: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
     """Map values to 0 (black) .. 1 (white) by the first window, or table, that the film has."""
     if record.get("VOILUTSequence"):
-        from pydicom.pixels.processing import apply_voi  # noqa: PLC0415
+        from pydicom.pixels.processing import apply_voi
 
         depth = int(record.VOILUTSequence[0].LUTDescriptor[2])
         shown = np.asarray(apply_voi(values.astype(np.int64), record, index=0), np.float64) / ((1 << depth) - 1)

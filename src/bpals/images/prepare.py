@@ -91,7 +91,7 @@ def size_of(content: bytes) -> tuple[int, int] | None:
 
 def _dicom_size(content: bytes) -> tuple[int, int] | None:
     try:
-        import pydicom  # noqa: PLC0415
+        import pydicom
     except ImportError:
         return None
     with warnings.catch_warnings():

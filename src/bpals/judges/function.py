@@ -249,7 +249,7 @@ def _takes(function: FunctionType, name: str) -> int:
 
 def _open(film: Film) -> Any:
     """Open the pixels, grey."""
-    from PIL import Image  # noqa: PLC0415  `import bpals` does not wait for it
+    from PIL import Image
 
     try:
         with Image.open(io.BytesIO(film.png)) as opened:

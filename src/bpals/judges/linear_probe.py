@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from bpals.findings import Vocabulary
 from bpals.judges import record
-from bpals.numeric import patients
+from bpals.numeric import log_loss, patients, sigmoid_by_tanh
 from bpals.text import several
 from bpals.types import KIND, OUTCOME, JudgeCard, Notice, answers_schema
 
@@ -218,17 +218,12 @@ def platt(scores: Doubles, labels: Doubles) -> tuple[float, float]:
     return slope / spread, offset - slope * centre / spread
 
 
-def sigmoid(logits: Doubles) -> Doubles:
-    """Turn logits into probabilities, without overflow."""
-    return np.asarray(0.5 * (1 + np.tanh(logits / 2)))
-
-
 def _newton(unit: Doubles, aims: Doubles, level: float) -> tuple[float, float]:
     """Minimise the log loss; a step that makes it worse is halved."""
     slope, offset = 0.0, level
     loss = _loss(unit * slope + offset, aims)
     for _ in range(ROUNDS):
-        p = sigmoid(unit * slope + offset)
+        p = sigmoid_by_tanh(unit * slope + offset)
         weight, left = p * (1 - p), p - aims
         a, b, c = float((weight * unit * unit).sum()), float((weight * unit).sum()), float(weight.sum())
         g, h = float((left * unit).sum()), float(left.sum())
@@ -251,7 +246,7 @@ def _newton(unit: Doubles, aims: Doubles, level: float) -> tuple[float, float]:
 
 
 def _loss(logits: Doubles, aims: Doubles) -> float:
-    return float((np.logaddexp(0, logits) - aims * logits).sum())
+    return float(log_loss(logits, aims).sum())
 
 
 PENALTIES = (6.0, 24.0, 96.0, 384.0)
@@ -356,7 +351,7 @@ class _Group:
         count = len(others)
         error = slope * np.sqrt((count - 1) / count * ((apart - apart.mean(axis=0)) ** 2).sum(axis=0))
         reach = STUDENT_T.get(count - 1, 1.96) * error
-        return np.stack([sigmoid(middle), sigmoid(middle - reach), sigmoid(middle + reach)])
+        return np.stack([sigmoid_by_tanh(side) for side in (middle, middle - reach, middle + reach)])
 
     def _others(self, *folds: int) -> list[int]:
         """Name the folds that have films, but these."""

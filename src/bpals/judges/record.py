@@ -19,7 +19,7 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from bpals.findings import Group, Vocabulary
-from bpals.numeric import reports_of_films
+from bpals.numeric import reports_of_films, sigmoid
 from bpals.types import KIND, OUTCOME, JudgeCard, judgments_schema
 
 Floats = npt.NDArray[np.float32]
@@ -260,11 +260,6 @@ class Network:
     def scaled(self, evidence: Floats) -> Floats:
         """Give each feature mean 0 and deviation 1 among the films of the fit; what never varied there is silent."""
         return np.asarray(np.clip((evidence - self.centre) / self.scale, -FARTHEST, FARTHEST), dtype=np.float32)
-
-
-def sigmoid(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Turn logits into probabilities without overflow."""
-    return np.asarray(1 / (1 + np.exp(-np.clip(logits, -30, 30))))
 
 
 def fit(films: Films, weights: Floats, training: Training, seed: int) -> Network:

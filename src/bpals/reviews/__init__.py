@@ -1,1 +1,1 @@
-"""Reviews: what people said of the labels, read from any file, settled, compared and exported."""
+"""Reviews: verdicts of people on the labels, read from any file, settled, compared and exported."""

@@ -1,10 +1,10 @@
-"""Agreement of readers, and of judges with readers: how often they say the same, and how far beyond chance.
+"""Agreement of readers, and of judges with readers: how often they give the same verdict, and how far beyond chance.
 
 Cohen        two of them, each with its own rate of calling
 Fleiss       any number, one pooled rate
 Krippendorff any number, missing reads, categories in an order if they have one
 Gwet         AC1: chance as it would be where agreeing is hard, which stays sensible where a finding is rare
-specific     positive and negative agreement: given that one says it, how often another does
+specific     positive and negative agreement: where one reader gives a verdict, how often another gives it too
 
 All of them are made of sums over pairs of image and finding, so patients can be drawn whole, again and again.
 """
@@ -19,22 +19,19 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.numeric import patients
+from bpals.numeric import PAIR, majority, patients
+from bpals.reviews.verdicts import DEFINITE
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
+# In this order a hedge lies between the two; an unreadable film is no read of the finding.
 GRADES = ("absent", "uncertain", "present")
-"""In this order a hedge lies between the two; an unreadable film is no read of the finding."""
-DEFINITE = ("absent", "present")
 OTHERS = "the others"
 MAJORITY = "majority"
 MEAN = "mean"
-CELLS = 2_000_000
-"""Counts held at once while patients are drawn."""
-
-_PAIR = ["image_id", "finding"]
+CELLS = 2_000_000  # counts held at once while patients are drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +85,7 @@ def specific(coincidences: Floats) -> Floats:
 
 
 def among(reads: pl.DataFrame, images: pl.DataFrame, bootstrap: Bootstrap) -> list[Row]:
-    """Say how far the readers of a pair agree, a row a finding and their mean.
+    """Say how far the readers of a pair agree, one row per finding and their mean.
 
     `reads` are REVIEWS. All figures but `alpha_ordinal` leave hedges out. Pairs with one read say nothing.
     """
@@ -102,41 +99,39 @@ def among(reads: pl.DataFrame, images: pl.DataFrame, bootstrap: Bootstrap) -> li
         its = definite.filter(pl.col("group") == finding)
         readers = reads.filter(pl.col("finding") == finding)["reader"].n_unique()
         counts = {"n": its.height, "reads": int(its["reads"].sum()), "readers": readers}
-        rows.append({"finding": finding, **counts, **_told({name: each[:, place] for name, each in figures.items()})})
+        own = _with_intervals({name: each[:, place] for name, each in figures.items()})
+        rows.append({"finding": finding, **counts, **own})
     if len(rows) > 1:
         counts = {name: sum(row[name] for row in rows) for name in ("n", "reads")}
-        rows.append({"finding": MEAN, **counts, **_told({name: _mean(each) for name, each in figures.items()})})
+        mean = _with_intervals({name: _mean(each) for name, each in figures.items()})
+        rows.append({"finding": MEAN, **counts, **mean})
     return rows
 
 
 def against_the_others(reads: pl.DataFrame) -> pl.DataFrame:
     """Set each definite read beside what most of the other readers of the pair say, unless they split evenly."""
-    said = _definite(reads).with_columns(yes=(pl.col("verdict") == "present").cast(pl.Int64))
-    others = said.with_columns(
-        votes=2 * (pl.col("yes").sum().over(_PAIR) - pl.col("yes")) - (pl.len().over(_PAIR).cast(pl.Int64) - 1)
+    definite = _definite(reads).with_columns(yes=(pl.col("verdict") == "present").cast(pl.Int64))
+    others = definite.with_columns(
+        votes=2 * (pl.col("yes").sum().over(PAIR) - pl.col("yes")) - (pl.len().over(PAIR).cast(pl.Int64) - 1)
     )
     settled = others.filter(pl.col("votes") != 0)
     return settled.select(
-        *_PAIR, first="reader", second=pl.lit(OTHERS), says=pl.col("yes") == 1, other=pl.col("votes") > 0
+        *PAIR, first="reader", second=pl.lit(OTHERS), says=pl.col("yes") == 1, other=pl.col("votes") > 0
     )
 
 
-def majority(reads: pl.DataFrame) -> pl.DataFrame:
-    """Make one reader of all: what most of them say of each pair; where they split evenly it says nothing."""
-    votes = _definite(reads).group_by(_PAIR, maintain_order=True).agg(
-        yes=(pl.col("verdict") == "present").sum().cast(pl.Int64), reads=pl.len().cast(pl.Int64)
-    )  # fmt: skip
-    settled = votes.filter(pl.col("yes") * 2 != pl.col("reads"))
-    verdict = pl.when(pl.col("yes") * 2 > pl.col("reads")).then(pl.lit("present")).otherwise(pl.lit("absent"))
-    return settled.select(*_PAIR, reader=pl.lit(MAJORITY), verdict=verdict)
+def majority_reader(reads: pl.DataFrame) -> pl.DataFrame:
+    """Make one reader of all: the verdict of most of them on each pair, and none where they split evenly."""
+    verdict = pl.when("present").then(pl.lit("present")).otherwise(pl.lit("absent"))
+    return majority(reads).filter(~pl.col("tied")).select(*PAIR, reader=pl.lit(MAJORITY), verdict=verdict)
 
 
 def side_by_side(some: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """Set each definite read of some beside each of others about the same pair."""
-    first = _definite(some).select(*_PAIR, first="reader", says=pl.col("verdict") == "present")
-    second = _definite(others).select(*_PAIR, second="reader", other=pl.col("verdict") == "present")
-    return first.join(second, on=_PAIR, how="inner", maintain_order="left").select(
-        *_PAIR, "first", "second", "says", "other"
+    first = _definite(some).select(*PAIR, first="reader", says=pl.col("verdict") == "present")
+    second = _definite(others).select(*PAIR, second="reader", other=pl.col("verdict") == "present")
+    return first.join(second, on=PAIR, how="inner", maintain_order="left").select(
+        *PAIR, "first", "second", "says", "other"
     )
 
 
@@ -157,11 +152,11 @@ def between(pairs: pl.DataFrame, images: pl.DataFrame, bootstrap: Bootstrap) -> 
         of = part["group"].to_numpy()
         sizes = totals[0, of].sum(axis=-1).astype(int).tolist()
         for place, size, finding in zip(of, sizes, part["finding"], strict=True):
-            told = _told({name: each[:, place] for name, each in figures.items()})
-            rows.append({"finding": finding, "first": first, "second": second, "n": size, **told})
+            own = _with_intervals({name: each[:, place] for name, each in figures.items()})
+            rows.append({"finding": finding, "first": first, "second": second, "n": size, **own})
         if len(of) > 1:
-            told = _told({name: _mean(each[:, of]) for name, each in figures.items()})
-            rows.append({"finding": MEAN, "first": first, "second": second, "n": sum(sizes), **told})
+            mean = _with_intervals({name: _mean(each[:, of]) for name, each in figures.items()})
+            rows.append({"finding": MEAN, "first": first, "second": second, "n": sum(sizes), **mean})
     return rows
 
 
@@ -173,7 +168,7 @@ def _counted(reads: pl.DataFrame, grades: Sequence[str]) -> pl.DataFrame:
     """Count the verdicts of each pair that several readers read."""
     verdict = pl.col("verdict").cast(pl.String)
     each = [(verdict == grade).sum().cast(pl.Float64).alias(grade) for grade in grades]
-    pairs = reads.filter(verdict.is_in(list(grades))).group_by(_PAIR, maintain_order=True).agg(*each, reads=pl.len())
+    pairs = reads.filter(verdict.is_in(list(grades))).group_by(PAIR, maintain_order=True).agg(*each, reads=pl.len())
     return pairs.filter(pl.col("reads") > 1).rename({"finding": "group"})
 
 
@@ -192,16 +187,9 @@ def _of_items(totals: Floats, grades: int) -> dict[str, Floats]:
     items, alike, rest = totals[..., 0], totals[..., 1], totals[..., 2:]
     agreement, shares = _over(alike, items), _over(rest[..., :grades], items[..., None])
     coincidences = rest[..., grades:].reshape(*items.shape, grades, grades)
-    each = specific(coincidences)
-    return {
-        "agreement": agreement,
-        "fleiss": fleiss(agreement, shares),
-        "alpha": krippendorff(coincidences),
-        "alpha_ordinal": krippendorff(coincidences, ordinal=True),
-        "ac1": gwet(agreement, shares),
-        "positive": each[..., -1],
-        "negative": each[..., 0],
-    }
+    kinds = {"fleiss": fleiss(agreement, shares), "alpha": krippendorff(coincidences)}
+    kinds["alpha_ordinal"] = krippendorff(coincidences, ordinal=True)
+    return {"agreement": agreement, **kinds, "ac1": gwet(agreement, shares), **_by_side(coincidences)}
 
 
 def _of_two(cells: Floats) -> dict[str, Floats]:
@@ -210,15 +198,13 @@ def _of_two(cells: Floats) -> dict[str, Floats]:
     whole = cells.sum(axis=(-2, -1))
     agreement = _over(np.trace(cells, axis1=-2, axis2=-1), whole)
     shares = _over(coincidences.sum(axis=-1) / 2, whole[..., None])
+    kinds = {"kappa": cohen(cells), "alpha": krippendorff(coincidences), "ac1": gwet(agreement, shares)}
+    return {"agreement": agreement, **kinds, **_by_side(coincidences)}
+
+
+def _by_side(coincidences: Floats) -> dict[str, Floats]:
     each = specific(coincidences)
-    return {
-        "agreement": agreement,
-        "kappa": cohen(cells),
-        "alpha": krippendorff(coincidences),
-        "ac1": gwet(agreement, shares),
-        "positive": each[..., -1],
-        "negative": each[..., 0],
-    }
+    return {"positive": each[..., -1], "negative": each[..., 0]}
 
 
 def _drawn(
@@ -243,22 +229,22 @@ def _drawn(
     return np.concatenate(parts).reshape(-1, width, columns.shape[1])
 
 
-def _told(figures: Mapping[str, Floats]) -> Row:
+def _with_intervals(figures: Mapping[str, Floats]) -> Row:
     """Give each figure with the middle 95 % of its draws; what is not defined is None."""
     row: Row = {}
     for name, (value, *draws) in figures.items():
+        row |= {name: None, f"{name}_low": None, f"{name}_high": None}
+        if np.isnan(value):
+            continue
+        row[name] = float(value)
+        # Draws in which a figure is not defined, such as one with a single verdict, say nothing about its spread.
         defined = np.array(draws)[~np.isnan(draws)]
-        low, high = np.quantile(defined, [0.025, 0.975]) if len(defined) and not np.isnan(value) else (None, None)
-        row[name] = None if np.isnan(value) else float(value)
-        row |= {
-            f"{name}_low": None if low is None else float(low),
-            f"{name}_high": None if high is None else float(high),
-        }
+        if len(defined):
+            row[f"{name}_low"], row[f"{name}_high"] = map(float, np.quantile(defined, [0.025, 0.975]))
     return row
 
 
 def _mean(values: Floats) -> Floats:
-    """Average over the findings that have the figure."""
     known = values[:, ~np.isnan(values[0])]
     return np.asarray(known.mean(axis=1)) if known.shape[1] else np.full(len(values), np.nan)
 

@@ -9,18 +9,18 @@ import polars as pl
 
 from bpals.errors import TruthError
 from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, table_of
+from bpals.reviews.verdicts import counted
 from bpals.text import several
-from bpals.types import Notice
 
+# The columns that this format gives back as they were.
 GIVEN_BACK = ("image_id", "finding", "reader", "phase", "round", "verdict", "box", "at", "external_id")
-"""The columns that this format gives back as they were."""
-_BESIDE = ("truth", "truth_how", "truth_by", "truth_at", "amended_since")
-"""What the readers came to about the finding: it goes out with each box, and is not read back."""
+# What the readers came to about the finding: it goes out with each box, and is not read back.
+_TRUTH = ("truth", "truth_how", "truth_by", "truth_at", "amended_since")
 _ATTRIBUTES = ("reader", "phase", "round", "verdict", "at", "external_id")
 
 
 def write(reviews: pl.DataFrame, films: Films) -> Written:
-    """Write images, categories and one annotation a box."""
+    """Write images, categories and one annotation per box."""
     boxed = reviews.filter(pl.col("box").is_not_null())
     names = {film: number for number, film in enumerate(boxed["image_id"].unique(maintain_order=True), start=1)}
     kinds = {finding: number for number, finding in enumerate(boxed["finding"].unique(maintain_order=True), start=1)}
@@ -39,7 +39,7 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
                     "bbox": box,
                     "area": box[2] * box[3],
                     "iscrowd": 0,
-                    "attributes": {name: row[name] for name in (*_ATTRIBUTES, *_BESIDE)},
+                    "attributes": {name: row[name] for name in (*_ATTRIBUTES, *_TRUTH)},
                 }
             )
     whole = {
@@ -50,11 +50,9 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
     }
     content = json.dumps(whole, ensure_ascii=False, indent=1).encode()
     without = reviews.height - boxed.height
-    unboxed = several(without, "read")
-    message = f"not in it: {unboxed} without a box, of {reviews.height:,}; csv and parquet have every read"
-    return Written(
-        files={"": content}, notices=(Notice(code="unboxed", count=without, message=message),) * bool(without)
-    )
+    reads = several(without, "read")
+    message = f"not in it: {reads} without a box, of {reviews.height:,}; csv and parquet have every read"
+    return Written(files={"": content}, notices=tuple(counted("unboxed", without, message)))
 
 
 def is_ours(content: Any) -> bool:
@@ -73,12 +71,12 @@ def read(content: bytes, name: str) -> Found:
         rows: dict[str, dict[str, Any]] = {}
         boxes: dict[str, list[list[float]]] = {}
         for each in whole["annotations"]:
-            told = {key: value for key, value in (each.get("attributes") or {}).items() if key in _ATTRIBUTES}
+            attributes = {name: value for name, value in (each.get("attributes") or {}).items() if name in _ATTRIBUTES}
             film, finding = films[each["image_id"]], findings[each["category_id"]]
-            whose = str(told.get("external_id") or f"coco {film} {finding} {told.get('reader', '')}")
-            rows.setdefault(whose, {"verdict": "present", **told, "image_id": film, "finding": finding})
-            boxes.setdefault(whose, []).append([*each["bbox"]])
+            # Boxes without an id of ours are one read where film, finding and reader are the same.
+            read_id = str(attributes.get("external_id") or f"coco {film} {finding} {attributes.get('reader', '')}")
+            rows.setdefault(read_id, {"verdict": "present", **attributes, "image_id": film, "finding": finding})
+            boxes.setdefault(read_id, []).append([*each["bbox"]])
     except (KeyError, TypeError, AttributeError):
         raise TruthError(f"{name}: an annotation names no image, category or bbox. Export it again") from None
-    table = table_of([row | {"box": as_boxes(boxes[whose])} for whose, row in rows.items()], name)
-    return Found(table=table)
+    return Found(table=table_of([row | {"box": as_boxes(boxes[read_id])} for read_id, row in rows.items()], name))

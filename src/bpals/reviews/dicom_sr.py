@@ -1,8 +1,8 @@
-"""DICOM SR: a measurement report (TID 1500) a reading, only for films that are DICOM themselves.
+"""DICOM SR: one measurement report (TID 1500) per reading, only for films that are DICOM themselves.
 
-A report belongs to the study of its film and carries that patient's name, as the film does: treat both alike. A PNG has
-no study, series or instance; none is invented for it. What the readers came to together is a report of its own, by its
-adjudicator, or by the device `bpals` where the reads themselves settled it.
+A report belongs to the study of its film and carries that patient's name, as the film does: protect both alike. A PNG
+has no study, series or instance; none is invented for it. What the readers came to together is a report of its own, by
+its adjudicator, or by the device `bpals` where the reads themselves settled it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import polars as pl
 from bpals.errors import MissingExtra, TruthError, UsageError
 from bpals.reviews.exchange import TRUTH, Films, Found, Written, as_boxes, boxes_of, no_reads, table_of, truths_of
 from bpals.reviews.labelstudio import READING
+from bpals.reviews.verdicts import counted
 from bpals.text import several
-from bpals.types import Notice
 from bpals.version import VERSION
 
 GIVEN_BACK = (
@@ -30,10 +30,8 @@ GIVEN_BACK = (
 """The columns that this format gives back as they were; boxes come back to a hundredth of a pixel."""
 NUMBERS = ("round", "repeat", "confidence")
 SCHEME = "99BPALS"
-SETTLED = "consensus"
-"""The session of a group that says what readers came to together."""
-MOST_MEANING = 64
-"""Characters that DICOM allows for the meaning of a code."""
+SETTLED = "consensus"  # the session of a group that says what readers came to together
+MOST_MEANING = 64  # characters that DICOM allows for the meaning of a code
 EMPTY = (
     "PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID",
     "AccessionNumber", "ReferringPhysicianName",
@@ -44,8 +42,8 @@ Row = dict[str, Any]
 
 
 def write(reviews: pl.DataFrame, films: Films) -> Written:
-    """Write one report a reading; films that are no DICOM are counted, and none at all is refused."""
-    _needed()
+    """Write one report per reading; films that are no DICOM are counted, and none at all is refused."""
+    _highdicom()
     files: dict[str, bytes] = {}
     others: list[str] = []
     left_out = 0
@@ -68,14 +66,17 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
         )
     no_dicom = several(len(others), "film that is", "films that are")
     message = f"not in it: {several(left_out, 'read')} of {no_dicom} no DICOM (first: {(others or ['-'])[0]})"
-    return Written(files=files, notices=(Notice(code="no_dicom", count=left_out, message=message),) * bool(left_out))
+    return Written(files=files, notices=tuple(counted("no_dicom", left_out, message)))
 
 
-def _needed() -> None:
+def _highdicom() -> tuple[Any, Any]:
+    """Import what writes reports when it is first needed: it is an extra, and takes a second to load."""
     try:
-        import highdicom  # noqa: F401, PLC0415
+        from highdicom import sr
+        from pydicom.sr.codedict import codes
     except ImportError:
         raise MissingExtra.of("DICOM SR", "sr") from None
+    return sr, codes
 
 
 @contextmanager
@@ -87,7 +88,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _report(rows: list[Row], content: bytes) -> tuple[str, bytes]:
-    """Write the report of one reading."""
     film = _film(content)
     groups = [group for row in rows for group in _groups(row, film)]
     return _document(film, groups, _by_person(rows[0]["reader"]), [str(row["external_id"]) for row in rows])
@@ -99,14 +99,14 @@ def _truth(rows: list[Row], content: bytes) -> tuple[str, bytes]:
     known = [f"{SETTLED} {row['study']} {row['image_id']} {row['finding']} {row['truth_at']}" for row in rows]
     groups = []
     for row, identifier in zip(rows, known, strict=True):
-        said = _said(row["finding"], row["truth"], SETTLED, identifier, film)
-        _add_texts(said, row, ("study", *TRUTH.names()))
-        groups.append(said)
+        group = _verdict_group(row["finding"], row["truth"], SETTLED, identifier, film)
+        _add_texts(group, row, ("study", *TRUTH.names()))
+        groups.append(group)
     return _document(film, groups, _by_device() if by is None else _by_person(by), known)
 
 
 def _film(content: bytes) -> Any:
-    import pydicom  # noqa: PLC0415
+    import pydicom
 
     with _quiet():
         film = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True)
@@ -117,9 +117,7 @@ def _film(content: bytes) -> Any:
 
 
 def _by_person(name: str) -> dict[str, Any]:
-    from highdicom import sr  # noqa: PLC0415
-    from pydicom.sr.codedict import codes  # noqa: PLC0415
-
+    sr, codes = _highdicom()
     with _quiet():
         who = sr.PersonObserverIdentifyingAttributes(name=_person(name), login_name=name)
         kind = sr.CodedConcept.from_code(codes.DCM.Person)
@@ -127,9 +125,7 @@ def _by_person(name: str) -> dict[str, Any]:
 
 
 def _by_device() -> dict[str, Any]:
-    from highdicom import sr  # noqa: PLC0415
-    from pydicom.sr.codedict import codes  # noqa: PLC0415
-
+    sr, codes = _highdicom()
     what = sr.DeviceObserverIdentifyingAttributes(uid=_uid("device"), name="bpals")
     kind = sr.CodedConcept.from_code(codes.DCM.Device)
     return {"observer_device_context": sr.ObserverContext(kind, what)}
@@ -137,9 +133,7 @@ def _by_device() -> dict[str, Any]:
 
 def _document(film: Any, groups: list[Any], observer: dict[str, Any], known: list[str]) -> tuple[str, bytes]:
     """Write one report, and name its file after what it says, never after the patient."""
-    from highdicom import sr  # noqa: PLC0415
-    from pydicom.sr.codedict import codes  # noqa: PLC0415
-
+    sr, codes = _highdicom()
     with _quiet():
         report = sr.MeasurementReport(
             observation_context=sr.ObservationContext(**observer),
@@ -167,10 +161,9 @@ def _document(film: Any, groups: list[Any], observer: dict[str, Any], known: lis
 
 def _groups(row: Row, film: Any) -> list[Any]:
     """Write the verdict as one group of evaluations, and each box as a region of its own with the same tracking id."""
-    from highdicom import sr  # noqa: PLC0415
-
-    said = _said(row["finding"], row["verdict"], row["phase"], row["external_id"], film)
-    _add_texts(said, row, (*GIVEN_BACK, "note"))
+    sr, _ = _highdicom()
+    verdict = _verdict_group(row["finding"], row["verdict"], row["phase"], row["external_id"], film)
+    _add_texts(verdict, row, (*GIVEN_BACK, "note"))
     tracking = {"uid": _uid("review", row["external_id"]), "identifier": row["external_id"]}
     regions = []
     for x, y, width, height in boxes_of(row["box"]):
@@ -183,13 +176,11 @@ def _groups(row: Row, film: Any) -> list[Any]:
                 finding_type=_code(row["finding"]),
             )
         )
-    return [said, *regions]
+    return [verdict, *regions]
 
 
-def _said(finding: str, verdict: str, session: str, identifier: str, film: Any) -> Any:
-    """Write one verdict about a film."""
-    from highdicom import sr  # noqa: PLC0415
-
+def _verdict_group(finding: str, verdict: str, session: str, identifier: str, film: Any) -> Any:
+    sr, _ = _highdicom()
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(uid=_uid("review", identifier), identifier=identifier),
         finding_type=_code(finding),
@@ -201,8 +192,7 @@ def _said(finding: str, verdict: str, session: str, identifier: str, film: Any) 
 
 def _add_texts(group: Any, row: Row, names: Iterable[str]) -> None:
     """Add what DICOM has no code for, each under its own name."""
-    from highdicom import sr  # noqa: PLC0415
-
+    sr, _ = _highdicom()
     for name in names:
         if row[name] is not None and row[name] != "":
             group[0].ContentSequence.append(
@@ -215,14 +205,12 @@ def _source(film: Any) -> dict[str, Any]:
 
 
 def _code(word: str) -> Any:
-    from highdicom.sr import CodedConcept  # noqa: PLC0415
-
-    return CodedConcept(value=word[:MOST_MEANING], scheme_designator=SCHEME, meaning=word[:MOST_MEANING])
+    sr, _ = _highdicom()
+    return sr.CodedConcept(value=word[:MOST_MEANING], scheme_designator=SCHEME, meaning=word[:MOST_MEANING])
 
 
 def _verdict(verdict: str) -> Any:
-    from pydicom.sr.codedict import codes  # noqa: PLC0415
-
+    _, codes = _highdicom()
     known = {"present": codes.SCT.Present, "absent": codes.SCT.Absent, "uncertain": codes.SCT.Uncertain}
     return known.get(verdict) or _code(verdict)
 
@@ -234,14 +222,14 @@ def _person(reader: str) -> str:
 
 def _uid(*words: str) -> str:
     """Make the id of something that we write: the same reads, exported twice, are the same report."""
-    from pydicom.uid import generate_uid  # noqa: PLC0415
+    from pydicom.uid import generate_uid
 
     return str(generate_uid(entropy_srcs=["bpals", *words]))
 
 
 def read(files: Mapping[str, bytes], name: str) -> Found:
     """Read reports that were written here; others are counted."""
-    _needed()
+    _highdicom()
     rows: list[Row] = []
     strange, settled = 0, 0
     for content in files.values():
@@ -255,19 +243,14 @@ def read(files: Mapping[str, bytes], name: str) -> Found:
             f"{name} holds no report that bpals wrote. Export them with --format dicom-sr, or name another"
         )
     message = f"{name}: {several(strange, 'file is no report', 'files are no reports')} of bpals: left out"
-    return Found(
-        table=table_of(rows, name),
-        notices=(
-            *(Notice(code="strange_files", count=strange, message=message),) * bool(strange),
-            *no_reads(name, settled),
-        ),
-    )
+    notices = (*counted("strange_files", strange, message), *no_reads(name, settled))
+    return Found(table=table_of(rows, name), notices=notices)
 
 
 def _reads(content: bytes) -> Iterable[Row]:
     """Give the reads of a report; of one that says what readers came to, rows with a `truth`."""
-    import pydicom  # noqa: PLC0415
-    from pydicom.errors import InvalidDicomError  # noqa: PLC0415
+    import pydicom
+    from pydicom.errors import InvalidDicomError
 
     rows: dict[str, Row] = {}
     boxes: dict[str, list[list[float]]] = {}
@@ -275,12 +258,12 @@ def _reads(content: bytes) -> Iterable[Row]:
         try:
             document = pydicom.dcmread(io.BytesIO(content))
             for group in _groups_of(document):
-                told = {_word(item): item.TextValue for item in group.ContentSequence if item.ValueType == "TEXT"}
-                tracked = str(told.get("112039") or "")
-                if "truth" in told:
-                    rows[tracked] = {"truth": told["truth"]}
-                elif "external_id" in told:
-                    rows[tracked] = {name: told.get(name) for name in GIVEN_BACK} | {"note": told.get("note")}
+                texts = {_word(item): item.TextValue for item in group.ContentSequence if item.ValueType == "TEXT"}
+                tracked = str(texts.get("112039") or "")  # DCM: Tracking Identifier
+                if "truth" in texts:
+                    rows[tracked] = {"truth": texts["truth"]}
+                elif "external_id" in texts:
+                    rows[tracked] = {name: texts.get(name) for name in (*GIVEN_BACK, "note")}
                 boxes.setdefault(tracked, []).extend(
                     _box(item) for item in group.ContentSequence if item.ValueType == "SCOORD"
                 )
@@ -295,9 +278,9 @@ def _reads(content: bytes) -> Iterable[Row]:
 def _groups_of(document: Any) -> Iterator[Any]:
     """Give the measurement groups, which lie two containers deep."""
     for container in document.ContentSequence:
-        if container.ValueType == "CONTAINER" and _word(container) == "126010":
+        if container.ValueType == "CONTAINER" and _word(container) == "126010":  # DCM: Imaging Measurements
             for group in container.ContentSequence:
-                if _word(group) == "125007":
+                if _word(group) == "125007":  # DCM: Measurement Group
                     yield group
 
 

@@ -1,4 +1,4 @@
-"""What every format is handed and gives: reviews as a table, the sizes of their films, and what was noticed."""
+"""Reviews as one table: how the ledger gives and takes it, what an export format is handed, and what is checked."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ import polars as pl
 from sqlalchemy import Connection, select
 
 from bpals.errors import TruthError
+from bpals.numeric import PAIR
+from bpals.reviews.verdicts import counted
 from bpals.store.ledger import log
-from bpals.store.ledger.schema import ENTRY, PHASES, REVIEW, STUDY, VERDICTS, now
-from bpals.store.ledger.verdicts import REVIEW_COLUMNS, every_consensus, reviews, store_reviews
+from bpals.store.ledger.review_rows import REVIEW_COLUMNS, every_consensus, reviews, store_reviews
+from bpals.store.ledger.schema import ENTRY, PHASES, REVIEW, STUDY, VERDICTS
 from bpals.text import several
 from bpals.types import VERDICT, Notice
 
+# What a review is in the ledger that holds it: it is given anew where the review comes in.
 OF_THE_LEDGER = ("review_id", "study_id", "reading_id", "source")
-"""What a review is in the ledger that holds it: it is given anew where the review comes in."""
 _PLAIN = {VERDICT: pl.String(), pl.Boolean(): pl.Int64()}
 
+# The columns that a file gives back as they were; `stands` is 0 for what a later word replaced, or was undone.
 KEPT = pl.Schema({name: _PLAIN.get(kind, kind) for name, kind in REVIEW_COLUMNS.items() if name not in OF_THE_LEDGER})
-"""The columns that a file gives back as they were; `stands` is 0 for what a later word replaced, or was undone."""
 
+# What a review is called in the ledger that holds it: it goes out, and does not come back.
 OF_THE_ROOM = ("study", "reading_id", "source")
-"""What a review is called in the ledger that holds it: it goes out, and does not come back."""
 
 TRUTH = pl.Schema(
     {
@@ -43,17 +45,15 @@ TRUTH = pl.Schema(
 )
 """What the readers of a review's pair came to: it goes out with each of their reviews, and does not come back."""
 
+# Why a reader amended: the log keeps it, it goes out with each row of the amendment, and does not come back.
 REASON = "reason"
-"""Why a reader amended: the log keeps it, it goes out with each row of the amendment, and does not come back."""
 
 TABLE = pl.Schema({**KEPT, **dict.fromkeys((*OF_THE_ROOM, REASON), pl.String()), **TRUTH})
 NEEDED = ("image_id", "finding", "reader", "verdict")
 
-AN_ENTRY = 5_000
-"""Reviews that one entry of the log holds at most."""
+ENTRY_REVIEWS = 5_000  # reviews that one entry of the log holds at most
 
-_PAIR = ("image_id", "finding")
-_SAID = ("image_id", "finding", "reader", "phase", "round", "repeat", "verdict", "at")
+_IDENTITY = ("image_id", "finding", "reader", "phase", "round", "repeat", "verdict", "at")
 
 
 def all_reviews(connection: Connection) -> pl.DataFrame:
@@ -72,19 +72,20 @@ def _held(connection: Connection) -> pl.DataFrame:
 
 def _reasons(connection: Connection) -> pl.DataFrame:
     """Give why each amended review was written, as its entry of the log says."""
-    told = []
+    reasons = []
     for (detail,) in connection.execute(select(ENTRY.c.detail).where(ENTRY.c.action == "amend")):
-        said = json.loads(detail)
-        told += [(int(review_id), said["reason"]) for review_id in said["reviews"]]
-    return pl.DataFrame(told, schema={"review_id": pl.Int64, REASON: pl.String}, orient="row")
+        entry = json.loads(detail)
+        reasons += [(int(review_id), entry["reason"]) for review_id in entry["reviews"]]
+    return pl.DataFrame(reasons, schema={"review_id": pl.Int64, REASON: pl.String}, orient="row")
 
 
 def _with_truth(held: pl.DataFrame, settled: pl.DataFrame) -> pl.DataFrame:
     """Put beside each review what its study came to; beside one that no study asked for, what the last study did."""
+    # One reader alone is no truth, and what readers differ in is none yet.
     alone = pl.col("how").is_in(["single", "open"])
-    told = settled.select(
+    by_study = settled.select(
         "study_id",
-        *_PAIR,
+        *PAIR,
         truth=pl.when(~alone).then(pl.col("verdict").cast(pl.String)),
         truth_how="how",
         truth_round="round",
@@ -92,19 +93,19 @@ def _with_truth(held: pl.DataFrame, settled: pl.DataFrame) -> pl.DataFrame:
         truth_at="at",
         truth_note="note",
         amended_since="amended_since",
-    ).unique(["study_id", *_PAIR], keep="last", maintain_order=True)
-    last = told.unique(_PAIR, keep="last", maintain_order=True).with_columns(study_id=pl.lit(None, pl.Int64))
-    both = pl.concat([told, last])
-    return held.join(both, on=["study_id", *_PAIR], how="left", nulls_equal=True, maintain_order="left")
+    ).unique(["study_id", *PAIR], keep="last", maintain_order=True)
+    last = by_study.unique(PAIR, keep="last", maintain_order=True).with_columns(study_id=pl.lit(None, pl.Int64))
+    truths = pl.concat([by_study, last])
+    return held.join(truths, on=["study_id", *PAIR], how="left", nulls_equal=True, maintain_order="left")
 
 
 def truths_of(table: pl.DataFrame, *apart: str) -> dict[str, list[list[dict[str, Any]]]]:
-    """Give what was settled of each film of a TABLE, a list a study: image_id, finding, `study` and TRUTH of each pair.
+    """Give what was settled about each film of a TABLE, one list per study: image_id, finding, `study`, TRUTH.
 
-    What differs in a column that is named comes in lists apart.
+    Rows that differ in a column named after the table come in separate lists.
     """
-    told = table.filter(pl.col("truth").is_not_null(), pl.col("study").is_not_null())
-    pairs = told.select("study", *_PAIR, *TRUTH.names()).unique(["study", *_PAIR], keep="first", maintain_order=True)
+    settled = table.filter(pl.col("truth").is_not_null(), pl.col("study").is_not_null())
+    pairs = settled.select("study", *PAIR, *TRUTH.names()).unique(["study", *PAIR], keep="first", maintain_order=True)
     films: dict[str, list[list[dict[str, Any]]]] = {}
     for (film, *_), rows in pairs.group_by("image_id", "study", *apart, maintain_order=True):
         films.setdefault(str(film), []).append(rows.rows(named=True))
@@ -121,16 +122,16 @@ def _known_by_their_reading(reviews: pl.DataFrame) -> pl.DataFrame:
 
 
 def identified(reviews: pl.DataFrame) -> pl.DataFrame:
-    """Give an id to every read that came without one, made of what it says; said twice in one file, it is two."""
-    blank = reviews.filter(pl.col("external_id").is_null()).select(_SAID)
+    """Give an id to every read that came without one, made of its content; the same read twice in a file is two."""
+    blank = reviews.filter(pl.col("external_id").is_null()).select(_IDENTITY)
     seen: Counter[tuple[Any, ...]] = Counter()
     made = []
-    for said in blank.iter_rows():
-        text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
-        made.append(f"read-{hashlib.sha256(text.encode()).hexdigest()[:32]}-{seen[said]}")
-        seen[said] += 1
+    for read in blank.iter_rows():
+        text = json.dumps(read, ensure_ascii=False, separators=(",", ":"))
+        made.append(f"read-{hashlib.sha256(text.encode()).hexdigest()[:32]}-{seen[read]}")
+        seen[read] += 1
     ids = iter(made)
-    filled = [known if known is not None else next(ids) for known in reviews["external_id"]]
+    filled = [next(ids) if known is None else known for known in reviews["external_id"]]
     return reviews.with_columns(pl.Series("external_id", filled, dtype=pl.String))
 
 
@@ -140,14 +141,14 @@ def add_reviews(connection: Connection, reviews: pl.DataFrame, source: str) -> p
     here = _held(connection).select("external_id")
     new = reviews.unique("external_id", keep="first", maintain_order=True)
     new = new.join(here, on="external_id", how="anti", maintain_order="left")
-    for part in new.select([name for name in KEPT.names() if name in REVIEW.c]).iter_slices(AN_ENTRY):
-        seals = store_reviews(connection, [{**row, "source": source} for row in part.iter_rows(named=True)])
-        log.append(connection, actor=log.ROOM, action="import", detail={"source": source, "reviews": seals})
+    for part in new.select([name for name in KEPT.names() if name in REVIEW.c]).iter_slices(ENTRY_REVIEWS):
+        digests = store_reviews(connection, [{**row, "source": source} for row in part.iter_rows(named=True)])
+        log.append(connection, actor=log.ROOM, action="import", detail={"source": source, "reviews": digests})
     return new
 
 
+# Film -> its width and height in pixels, for those whose pixels could be looked at.
 Sizes = Mapping[str, tuple[int, int]]
-"""Film -> its width and height in pixels, for those whose pixels could be looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +172,7 @@ class Written:
 class Found:
     """Reviews that a file holds, before anybody has looked whether their films are here."""
 
-    table: pl.DataFrame
-    """KEPT; the reader is null where the file names none, the external id where it gives none."""
+    table: pl.DataFrame  # KEPT; the reader is null where the file names none, the external id where it gives none
     notices: tuple[Notice, ...] = ()
 
 
@@ -189,19 +189,18 @@ def table_of(rows: list[dict[str, Any]], name: str) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def no_reads(name: str, settled: int) -> tuple[Notice, ...]:
+def no_reads(name: str, settled: int) -> list[Notice]:
     """Count verdicts that readers came to together elsewhere: nobody read them, so none is kept."""
     together = "that readers came to together"
     those = several(settled, f"verdict {together} is no read", f"verdicts {together} are no reads")
-    message = f"{name}: {those}: left out"
-    return (Notice(code="settled", count=settled, message=message),) * bool(settled)
+    return counted("settled", settled, f"{name}: {those}: left out")
 
 
 def not_drawn(reads: int) -> tuple[Notice, ...]:
-    """Count reads whose boxes a format measures by the size of the film, and nobody knows it."""
+    """Count reads whose boxes a format measures by the size of the film, where nobody knows that size."""
     those = several(reads, "read has", "reads have")
     message = f"{those} boxes on films whose pixels were not found; kept, not drawn: --images PATH"
-    return (Notice(code="unsized", count=reads, message=message),) * bool(reads)
+    return tuple(counted("unsized", reads, message))
 
 
 def boxes_of(text: str | None) -> list[list[float]]:
@@ -224,6 +223,7 @@ def true_boxes(text: str) -> bool:
 
 
 def _is_box(box: list[Any]) -> bool:
+    # In Python a bool is an int, and JSON may hold NaN.
     numbers = [each for each in box if isinstance(each, int | float) and not isinstance(each, bool)]
     return len(box) == len(numbers) == 4 and all(math.isfinite(each) for each in numbers) and min(box[2:]) >= 0
 
@@ -241,8 +241,6 @@ def loaded(content: bytes, name: str) -> Any:
         raise TruthError(f"{name}{where} is not whole JSON. Export it again, or name another file") from None
 
 
-IMPORTED = "imported"
-"""The phase of a read whose file names none."""
 WORDS = {
     "phase": PHASES,
     "verdict": VERDICTS,
@@ -258,21 +256,18 @@ RANGES = {
     "stands": (0, 1),
 }
 SECONDS = ("active_s", "wall_s")
-NEVER_BLANK = ("image_id", "finding", "reader", "verdict")
-PAIR = ["image_id", "finding"]
-READ = [*PAIR, "reader", "phase", "round"]
 
 
 def checked(table: pl.DataFrame, name: str, reader: str | None) -> pl.DataFrame:
     """Fill in what a file may leave out, and refuse a row that says what no review can say."""
     filled = table.select(KEPT.names()).with_columns(
         pl.col("reader").replace({"": None}).fill_null(pl.lit(reader, pl.String)),
-        pl.col("phase").fill_null(IMPORTED),
+        pl.col("phase").fill_null("imported"),
         pl.col("round", "repeat", "saw_signal").fill_null(0),
         pl.col("stands").fill_null(1),
         pl.col("external_id", "box").replace({"": None}),
     )
-    for column in NEVER_BLANK:
+    for column in NEEDED:
         blank = pl.col(column).is_null() | (pl.col(column).str.strip_chars() == "")
         hint = "Type: --reader NAME, or fill it in" if column == "reader" else "Fill it in, or remove the row"
         _refuse(filled, name, blank, f"no {column}. {hint}")
@@ -300,23 +295,18 @@ def _refuse(table: pl.DataFrame, name: str, wrong: pl.Expr, message: str, column
         raise TruthError(f"{name}, read {row + 1}: {message.format(repr(table[column][row]))}")
 
 
-def dated(table: pl.DataFrame) -> pl.DataFrame:
-    """Give a read that has no time the time at which it came."""
-    return table.with_columns(pl.col("at").fill_null(now()))
-
-
 def standing(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
     """Leave out what was replaced or undone where it comes from: here it would vote again."""
     kept = table.filter(pl.col("stands") == 1)
-    if not (count := table.height - kept.height):
-        return kept, []
+    count = table.height - kept.height
     message = f"{several(count, 'read was', 'reads were')} replaced or undone before the file was written: left out"
-    return kept, [Notice(code="replaced_reads", count=count, message=message)]
+    return kept, counted("replaced_reads", count, message)
 
 
-def said_twice(table: pl.DataFrame) -> list[Notice]:
-    """Count where one reader spoke of a pair more than once: every read is kept and votes."""
-    again = table.group_by(READ, maintain_order=True).agg(reads=pl.len(), verdicts=pl.col("verdict").n_unique())
+def repeated(table: pl.DataFrame) -> list[Notice]:
+    """Count where one reader gave several verdicts on a pair: every read is kept and votes."""
+    by = [*PAIR, "reader", "phase", "round"]
+    again = table.group_by(by, maintain_order=True).agg(reads=pl.len(), verdicts=pl.col("verdict").n_unique())
     notices = []
     for code, chosen, words in (
         ("reader_contradicts", pl.col("verdicts") > 1, "said two things about a pair"),
@@ -325,7 +315,8 @@ def said_twice(table: pl.DataFrame) -> list[Notice]:
         found = again.filter(chosen)
         if found.height:
             first = ", ".join(found.select(*PAIR, "reader").row(0))
-            times = several(found.height, "time")
-            message = f"{times} one reader {words}; every read is kept and votes (first: {first})"
+            message = (
+                f"{several(found.height, 'time')} one reader {words}; every read is kept and votes (first: {first})"
+            )
             notices.append(Notice(code=code, count=found.height, message=message))
     return notices

@@ -1,6 +1,6 @@
-"""FiftyOne: a sample a film; what readers said of it as Classifications, one field a verdict, and boxes as Detections.
+"""FiftyOne: one sample per film, its verdicts as Classifications, one field per verdict, and boxes as Detections.
 
-What they came to together is in fields of its own, `consensus_present` and so on, and is not read back.
+What readers came to together is in fields of its own, `consensus_present` and so on, and is not read back.
 
 The JSON is FiftyOne's own form of samples: `fiftyone.Sample.from_dict` takes each of them.
 """
@@ -16,27 +16,26 @@ from bpals.errors import TruthError
 from bpals.reviews.exchange import KEPT, REASON, Films, Found, Written, boxes_of, loaded, not_drawn, table_of, truths_of
 from bpals.store.ledger.schema import VERDICTS
 
-GIVEN_BACK = tuple(KEPT.names())
-"""The columns that this format gives back as they were."""
-SETTLED = "consensus_"
-"""Before the name of a verdict: the field of what the readers of a film came to."""
+GIVEN_BACK = tuple(KEPT.names())  # the columns that this format gives back as they were
+SETTLED = "consensus_"  # before the name of a verdict: the field of what the readers of a film came to
 _APART = ("image_id", "finding", "verdict", "confidence")
 
 Row = dict[str, Any]
 
 
 def write(reviews: pl.DataFrame, films: Films) -> Written:
-    """Write one sample a film."""
+    """Write one sample per film."""
     samples, unsized, truths = [], 0, truths_of(reviews)
     for (film,), part in reviews.group_by("image_id", maintain_order=True):
-        rows, came_to = part.rows(named=True), [row for rows in truths.get(str(film), []) for row in rows]
+        rows, agreed = part.rows(named=True), [row for rows in truths.get(str(film), []) for row in rows]
         size = films.sizes.get(str(film))
         sample: Row = {"filepath": film, "tags": [], "_media_type": "image"}
         for verdict in VERDICTS:
-            if said := [_classification(row) for row in rows if row["verdict"] == verdict]:
-                sample[verdict] = {"_cls": "Classifications", "classifications": said}
-            if said := [_truth(row) for row in came_to if row["truth"] == verdict]:
-                sample[SETTLED + verdict] = {"_cls": "Classifications", "classifications": said}
+            given = [_classification(row) for row in rows if row["verdict"] == verdict]
+            settled = [_truth(row) for row in agreed if row["truth"] == verdict]
+            for field, values in ((verdict, given), (SETTLED + verdict, settled)):
+                if values:
+                    sample[field] = {"_cls": "Classifications", "classifications": values}
         boxed = [row for row in rows if row["box"]]
         if boxed and size:
             drawn = [_detection(row, box, size) for row in boxed for box in boxes_of(row["box"])]
@@ -48,15 +47,15 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
 
 
 def _classification(row: Row) -> Row:
-    sure = row["confidence"]
     kept = {name: row[name] for name in (*KEPT.names(), REASON) if name not in _APART}
-    given = None if sure is None else sure / 100
-    return {"_cls": "Classification", "tags": [row["phase"]], "label": row["finding"], "confidence": given, **kept}
+    share = None if row["confidence"] is None else row["confidence"] / 100
+    return {"_cls": "Classification", "tags": [row["phase"]], "label": row["finding"], "confidence": share, **kept}
 
 
 def _truth(row: Row) -> Row:
-    told = {"how": row["truth_how"], "round": row["truth_round"], "by": row["truth_by"], "at": row["truth_at"]}
-    kept = {"study": row["study"], "note": row["truth_note"], "amended_since": row["amended_since"], **told}
+    # The order of the keys is the order in the file.
+    kept = {"study": row["study"], "note": row["truth_note"], "amended_since": row["amended_since"]}
+    kept |= {name: row[f"truth_{name}"] for name in ("how", "round", "by", "at")}
     return {"_cls": "Classification", "tags": [row["truth_how"]], "label": row["finding"], "confidence": None, **kept}
 
 
@@ -86,12 +85,12 @@ def read(content: bytes, name: str) -> Found:
     try:
         for sample in whole["samples"]:
             for verdict in VERDICTS:
-                for said in (sample.get(verdict) or {}).get("classifications", []):
-                    kept = {key: value for key, value in said.items() if key in KEPT.names()}
-                    sure = said.get("confidence")
-                    kept["confidence"] = None if sure is None else round(100 * sure)
-                    apart = {"image_id": sample["filepath"], "finding": said["label"], "verdict": verdict}
-                    rows.append(kept | apart)
+                for label in (sample.get(verdict) or {}).get("classifications", []):
+                    row = {name: value for name, value in label.items() if name in KEPT.names()}
+                    share = label.get("confidence")
+                    row["confidence"] = None if share is None else round(100 * share)
+                    row |= {"image_id": sample["filepath"], "finding": label["label"], "verdict": verdict}
+                    rows.append(row)
     except (KeyError, TypeError, AttributeError):
         raise TruthError(f"{name}: a sample has no filepath, or a classification no label. Export it again") from None
     return Found(table=table_of(rows, name))

@@ -1,4 +1,4 @@
-"""CSV and Parquet: one row a reader, film, finding and phase, as the tools of multi-reader studies want it.
+"""CSV and Parquet: one row per reader, film, finding and phase, as the tools of multi-reader studies want it.
 
 A spreadsheet takes a cell that begins with = + - or @ for a formula, in full width too. Such a cell goes out behind an
 apostrophe, and so does one that begins with an apostrophe; coming in, one apostrophe is taken off again.
@@ -15,8 +15,8 @@ from bpals.errors import TruthError
 from bpals.reviews.exchange import KEPT, NEEDED, TABLE, Films, Found, Written
 from bpals.store.files import parquet
 
+# How a rating leaves the middle, 50, with each per cent of confidence; an unreadable film has no rating.
 SIDE = {"absent": -0.5, "uncertain": 0.0, "present": 0.5}
-"""How a rating leaves the middle, 50, with each per cent of confidence; an unreadable film has no rating."""
 FIRST = ("reader", "image_id", "finding", "phase", "verdict", "rating", "truth", "truth_how")
 WORDS = {pl.String(): "text", pl.Int64(): "whole number", pl.Float64(): "number"}
 FORMULA = r"^['=+\-@\t\r\n\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
@@ -40,9 +40,9 @@ def write_parquet(reviews: pl.DataFrame, _films: Films) -> Written:
 
 
 def _wide(reviews: pl.DataFrame) -> pl.DataFrame:
-    """Put the columns in order, among them a rating from 0 to 100, and beside it what the readers came to.
+    """Put the columns in order, among them a rating from 0 to 100, and what the readers came to.
 
-    Who gave no confidence in a verdict is taken to be sure of it.
+    A verdict without a confidence counts as a sure one.
     """
     side = pl.col("verdict").replace_strict(SIDE, default=None, return_dtype=pl.Float64)
     rating = 50 + side * pl.col("confidence").fill_null(100)

@@ -1,9 +1,9 @@
-"""Label Studio: a task a film, an annotation a reading, a choice a finding and a rectangle a box.
+"""Label Studio: one task per film, one annotation per reading, one choice per finding, one rectangle per box.
 
 What the readers came to is an annotation of its own, marked as ground truth. It is no read, and none is made of it.
 
-What Label Studio has no word for travels in `meta`, beside each choice. Where somebody changed a choice or a rectangle
-there, what stands on the page counts, and the read is a new one.
+What Label Studio has no word for is kept in `meta` of each choice. Where somebody changed a choice or a rectangle
+there, the changed one counts, and the read is a new one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ from bpals.reviews.exchange import (
     table_of,
     truths_of,
 )
-from bpals.types import Notice
+from bpals.reviews.verdicts import counted
 
+# What the choices of one annotation have in common.
 READING = ("reader", "phase", "round", "repeat", "at", "reading_id", "position")
-"""What the choices of one annotation have in common."""
 OURS = "bpals"
-SETTLED = "bpals_truth"
-"""Under `meta` of a choice that the readers came to together."""
-NEAR = 1e-6
-"""Per cent of a side by which a rectangle may differ from the box that it was made of."""
+SETTLED = "bpals_truth"  # under `meta` of a choice that the readers came to together
+NEAR = 1e-6  # per cent of a side by which a rectangle may differ from the box that it was made of
 
 Row = dict[str, Any]
 
@@ -66,7 +64,8 @@ def _annotation(rows: list[Row], size: tuple[int, int] | None) -> Row:
     results = []
     for row in rows:
         drawn = [_rectangle(row, box, size) for box in boxes_of(row["box"])] if size else []
-        results += [_choice(row, drawn=bool(drawn)), *drawn]
+        meta = {OURS: {**{name: row[name] for name in (*KEPT.names(), REASON)}, "drawn": bool(drawn)}}
+        results += [_choice(row["external_id"], row["finding"], row["verdict"], meta), *drawn]
     return {
         "result": results,
         "was_cancelled": False,
@@ -78,15 +77,14 @@ def _annotation(rows: list[Row], size: tuple[int, int] | None) -> Row:
 
 def _truth(rows: list[Row]) -> Row:
     """Write what the readers of a film came to in one study."""
+    names = ("study", "finding", *TRUTH.names())
     results = [
-        {
-            "id": _region(f"{row['study']} {row['image_id']} {row['finding']}"),
-            "from_name": _tag(row["finding"]),
-            "to_name": "image",
-            "type": "choices",
-            "value": {"choices": [row["truth"]]},
-            "meta": {SETTLED: {name: row[name] for name in ("study", "finding", *TRUTH.names())}},
-        }
+        _choice(
+            f"{row['study']} {row['image_id']} {row['finding']}",
+            row["finding"],
+            row["truth"],
+            {SETTLED: {name: row[name] for name in names}},
+        )
         for row in rows
     ]
     return {
@@ -98,14 +96,14 @@ def _truth(rows: list[Row]) -> Row:
     }
 
 
-def _choice(row: Row, *, drawn: bool) -> Row:
+def _choice(identity: str, finding: str, verdict: str, meta: Row) -> Row:
     return {
-        "id": _region(row["external_id"]),
-        "from_name": _tag(row["finding"]),
+        "id": _region(identity),
+        "from_name": _tag(finding),
         "to_name": "image",
         "type": "choices",
-        "value": {"choices": [row["verdict"]]},
-        "meta": {OURS: {**{name: row[name] for name in (*KEPT.names(), REASON)}, "drawn": drawn}},
+        "value": {"choices": [verdict]},
+        "meta": meta,
     }
 
 
@@ -154,28 +152,25 @@ def read(content: bytes, name: str) -> Found:
             for annotation in task.get("annotations") or task.get("completions") or []:
                 cancelled += bool(annotation.get("was_cancelled"))
                 if not annotation.get("was_cancelled"):
-                    spoken = _without_truths(annotation)
-                    settled += len(annotation.get("result", [])) - len(spoken["result"])
-                    rows += _reads(task, spoken, where)
+                    # A consensus that is still as it was written is no read; one that was changed is.
+                    every = annotation.get("result", [])
+                    own = [result for result in every if not _is_truth(result)]
+                    settled += len(every) - len(own)
+                    rows += _reads(task, {**annotation, "result": own}, where)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise TruthError(f"{where} is not as Label Studio writes it. Export it again as JSON") from None
     message = f"{name}: {cancelled:,} annotations were skipped by their readers and are no reads"
-    skipped = (Notice(code="skipped", count=cancelled, message=message),) * bool(cancelled)
-    return Found(table=table_of(rows, name), notices=(*skipped, *no_reads(name, settled)))
-
-
-def _without_truths(annotation: Mapping[str, Any]) -> Row:
-    """Leave out the choices that were written as a consensus and are still as they were; what was changed is a read."""
-    return dict(annotation) | {"result": [each for each in annotation.get("result", []) if not _is_truth(each)]}
+    notices = (*counted("skipped", cancelled, message), *no_reads(name, settled))
+    return Found(table=table_of(rows, name), notices=notices)
 
 
 def _is_truth(result: Any) -> bool:
-    told = (result.get("meta") or {}).get(SETTLED) if isinstance(result, dict) else None
-    return isinstance(told, dict) and result["value"].get("choices") == [told.get("truth")]
+    written = (result.get("meta") or {}).get(SETTLED) if isinstance(result, dict) else None
+    return isinstance(written, dict) and result["value"].get("choices") == [written.get("truth")]
 
 
 def _reads(task: Mapping[str, Any], annotation: Mapping[str, Any], where: str) -> Iterator[Row]:
-    """Give a read a choice; a finding that has only a rectangle is present."""
+    """Give one read per choice; a finding that has only a rectangle is present."""
     results = [each for each in annotation.get("result", []) if isinstance(each, dict)]
     rectangles: dict[str, list[Row]] = {}
     for each in results:
@@ -221,21 +216,18 @@ def _read(
     at = annotation.get("updated_at") or annotation.get("created_at")
     box = as_boxes([_pixels(each, where) for each in drawn]) if drawn or kept.get("drawn") else row["box"]
     who = _who(annotation.get("completed_by")) or row["reader"]
-    told = {"verdict": words[0], "box": box, "reader": who, "at": at}
-    return row | told | {"external_id": f"{row['external_id']} changed {_region(json.dumps(told))}"}
+    change = {"verdict": words[0], "box": box, "reader": who, "at": at}
+    return row | change | {"external_id": f"{row['external_id']} changed {_region(json.dumps(change))}"}
 
 
 def _moved(box: str | None, drawn: list[Row]) -> bool:
     """Say whether the rectangles are not those that were written for a box."""
     boxes = boxes_of(box)
-    if len(boxes) != len(drawn):
-        return True
-    for each, rectangle in zip(boxes, drawn, strict=True):
-        size = (rectangle["original_width"], rectangle["original_height"])
-        wanted = _percent(each, size)
-        if any(abs(rectangle["value"][side] - value) > NEAR for side, value in wanted.items()):
-            return True
-    return False
+    return len(boxes) != len(drawn) or any(
+        abs(rectangle["value"][side] - value) > NEAR
+        for each, rectangle in zip(boxes, drawn, strict=True)
+        for side, value in _percent(each, (rectangle["original_width"], rectangle["original_height"])).items()
+    )
 
 
 def _pixels(rectangle: Row, where: str) -> list[float]:
@@ -248,7 +240,7 @@ def _pixels(rectangle: Row, where: str) -> list[float]:
 
 
 def _of_the_film(results: list[Row]) -> Row:
-    """Read what is said of the film itself, where a page asks for it under these names."""
+    """Read quality and devices, which are about the film itself, where a page asks for them under these names."""
     chosen = {
         each.get("from_name"): each["value"].get("choices", []) for each in results if each.get("type") == "choices"
     }

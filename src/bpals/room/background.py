@@ -1,4 +1,4 @@
-"""The notice board: numbers that take seconds to work out, shown at once as they were last worked out."""
+"""Heavy work beside the readers, in a process of its own: learning from reads, and the numbers of the progress page."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-Given = TypeVar("Given")
 Made = TypeVar("Made")
 
-LAST_IN_LINE = 10
-"""How far behind everything else the process stands for the processor."""
+NICENESS = 10  # readers come first: the process asks for the processor after everything else
 
 
-class Aside:
-    """One piece of work at a time; it can be broken off."""
+class LowPriorityProcess:
+    """Runs one piece of work at a time in a fresh process; it can be broken off."""
 
     def __init__(self) -> None:
         """Begin with nothing to do."""
@@ -29,20 +26,21 @@ class Aside:
         self._child: int | None = None
         self._closed = False
 
-    def do(self, work: Callable[[Given], Made], given: Given) -> Made:
-        """Wait for `work(given)`; it is a function of a module, and what goes in and comes out can be pickled.
+    def run(self, work: Callable[[], Made]) -> Made:
+        """Wait for `work()`, a partial of a module's function; what goes in and comes out can be pickled.
 
         What the work raises is raised here; if its process is killed, a BrokenProcessPool.
         """
+        # Spawned, not forked: a fork would take over the threads' locks and the open ledger.
         fresh = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=fresh, initializer=os.nice, initargs=(LAST_IN_LINE,)) as process:
+        with ProcessPoolExecutor(1, mp_context=fresh, initializer=os.nice, initargs=(NICENESS,)) as process:
             child = process.submit(os.getpid).result()
             with self._guard:
                 self._child = child
                 if self._closed:
                     os.kill(child, signal.SIGTERM)
             try:
-                return process.submit(work, given).result()
+                return process.submit(work).result()
             finally:
                 with self._guard:
                     self._child = None
@@ -56,40 +54,57 @@ class Aside:
                     os.kill(self._child, signal.SIGTERM)
 
 
-Gathered = TypeVar("Gathered")
-Learned = TypeVar("Learned")
+class _Background:
+    """One thread that waits for one process; the last result stays until a new one is there, and so does a failure."""
+
+    def __init__(self, name: str) -> None:
+        self._guard = threading.Lock()
+        self._result: Mapping[str, Any] | None = None
+        self._failure: str | None = None
+        self._closed = False
+        self._process = LowPriorityProcess()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    def close(self) -> None:
+        """End, and break off what is being worked out."""
+        with self._guard:
+            self._closed = True
+        self._process.close()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _keep(self, done: Future[dict[str, Any]]) -> None:
+        failed = None if done.cancelled() else done.exception()
+        if failed is not None:
+            self._failure = f"{type(failed).__name__}: {failed}"
+        elif not done.cancelled():
+            self._result, self._failure = done.result(), None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps(Generic[Gathered, Learned]):
-    """What a lesson does."""
+class Learner(_Background, Generic[Made]):
+    """Counts locked readings, and learns from all reads after every `every` of them; one lesson at a time."""
 
-    gather: Callable[[], Gathered]
-    """Read from the ledger what there is to learn from."""
-    learn: Callable[[Gathered], Learned]
-    """Learn from it, in another process: a function of a module."""
-    follow: Callable[[Learned], Mapping[str, Any]]
-    """Let the queue follow, and say what came of it, for the progress page."""
+    def __init__(
+        self,
+        prepare: Callable[[], Callable[[], Made]],
+        follow: Callable[[Made], Mapping[str, Any]],
+        *,
+        every: int,
+        behind: int = 0,
+    ) -> None:
+        """Begin with `behind` readings that no lesson has used; with `every` 0 nothing is learned.
 
-
-class Learner(Generic[Gathered, Learned]):
-    """Counts locked readings, and gives a lesson after every `every` of them; one at a time."""
-
-    def __init__(self, steps: Steps[Gathered, Learned], *, every: int, behind: int = 0) -> None:
-        """Begin with `behind` readings that no lesson has heard; with `every` 0 nothing is learned."""
-        self._steps = steps
+        `prepare` reads the ledger and gives the work of a lesson; `follow` lets the queue follow from its result, and
+        says for the progress page what changed.
+        """
+        super().__init__("learner")
+        self._prepare = prepare
+        self._follow = follow
         self._every = every
         self._waiting = behind
         self._lessons = 0
         self._running_since: float | None = None
-        self._closed = False
-        self._last: Mapping[str, Any] | None = None
-        self._failure: str | None = None
-        self._guard = threading.Lock()
-        self._aside = Aside()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
 
-    def tell(self) -> None:
+    def count_lock(self) -> None:
         """Note one more locked reading; it returns at once, and is what a room calls `after_lock`."""
         with self._guard:
             self._waiting += 1
@@ -105,16 +120,9 @@ class Learner(Generic[Gathered, Learned]):
                 "lessons": self._lessons,
                 "running": since is not None,
                 "running_s": None if since is None else round(time.monotonic() - since, 1),
-                "last": None if self._last is None else dict(self._last),
+                "last": None if self._result is None else dict(self._result),
                 "failure": self._failure,
             }
-
-    def close(self) -> None:
-        """End; a lesson that is being given is broken off, and the next room gives it anew."""
-        with self._guard:
-            self._closed = True
-        self._aside.close()
-        self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _begin_if_due(self) -> None:
         if self._closed or self._running_since is not None or not 0 < self._every <= self._waiting:
@@ -124,79 +132,45 @@ class Learner(Generic[Gathered, Learned]):
 
     def _lesson(self) -> dict[str, Any]:
         began = time.monotonic()
-        gathered = self._steps.gather()
-        learned = self._aside.do(self._steps.learn, gathered)
-        told = dict(self._steps.follow(learned))
-        return told | {"took_s": round(time.monotonic() - began, 1)}
+        changes = dict(self._follow(self._process.run(self._prepare())))
+        return changes | {"took_s": round(time.monotonic() - began, 1)}
 
     def _note(self, done: Future[dict[str, Any]]) -> None:
-        """Keep what came of a lesson; where readings came meanwhile, the next may be due."""
-        failed = None if done.cancelled() else done.exception()
         with self._guard:
             self._running_since = None
             self._lessons += 1
-            if failed is not None:
-                self._failure = f"{type(failed).__name__}: {failed}"
-            elif not done.cancelled():
-                self._last, self._failure = done.result(), None
+            self._keep(done)
+            # Readings that were locked meanwhile may make the next lesson due.
             self._begin_if_due()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers(Generic[Gathered]):
-    """How the numbers are made."""
+class ProgressNumbers(_Background):
+    """Gives the last numbers at once, and has new ones made in the background when something has changed."""
 
-    state: Callable[[], object]
-    """Something quick that changes when the numbers may, such as how many reviews there are."""
-    gather: Callable[[], Gathered]
-    """Read what they are made of."""
-    work: Callable[[Gathered], Mapping[str, Any]]
-    """Work them out, in another process: a function of a module."""
-    then: Callable[[Mapping[str, Any]], None] = lambda _numbers: None
-    """Told of every new set of numbers."""
+    def __init__(self, state: Callable[[], object], prepare: Callable[[], Callable[[], Mapping[str, Any]]]) -> None:
+        """Take something quick that changes when the numbers may, and what gives the work of making them.
 
-
-class NoticeBoard(Generic[Gathered]):
-    """Shows the last numbers, and has new ones made in the background when something has changed."""
-
-    def __init__(self, numbers: Numbers[Gathered]) -> None:
-        """Nothing is worked out until somebody looks."""
-        self._numbers = numbers
-        self._guard = threading.Lock()
-        self._shown: Mapping[str, Any] | None = None
+        Nothing is worked out until somebody looks.
+        """
+        super().__init__("progress")
+        self._read_state = state
+        self._prepare = prepare
         self._state: object = None
         self._busy = False
-        self._failure: str | None = None
-        self._aside = Aside()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="noticeboard")
 
-    def look(self) -> dict[str, Any]:
+    def latest(self) -> dict[str, Any]:
         """Give the numbers at once; beside them `ready`, `fresh` (nothing has changed since) and `failure`."""
-        state = self._numbers.state()
+        state = self._read_state()
         with self._guard:
             changed = state != self._state
             if changed and not self._busy:
                 self._busy, self._state = True, state
-                self._thread.submit(self._work).add_done_callback(self._note)
+                self._thread.submit(lambda: dict(self._process.run(self._prepare()))).add_done_callback(self._note)
             fresh = not changed and not self._busy
-            ready = self._shown is not None
-            return {**(self._shown or {}), "ready": ready, "fresh": fresh, "failure": self._failure}
+            ready = self._result is not None
+            return {**(self._result or {}), "ready": ready, "fresh": fresh, "failure": self._failure}
 
-    def close(self) -> None:
-        """Break off what is being worked out."""
-        self._aside.close()
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _work(self) -> Mapping[str, Any]:
-        made = self._aside.do(self._numbers.work, self._numbers.gather())
-        self._numbers.then(made)
-        return made
-
-    def _note(self, done: Future[Mapping[str, Any]]) -> None:
-        failed = None if done.cancelled() else done.exception()
+    def _note(self, done: Future[dict[str, Any]]) -> None:
         with self._guard:
             self._busy = False
-            if failed is not None:
-                self._failure = f"{type(failed).__name__}: {failed}"
-            elif not done.cancelled():
-                self._shown, self._failure = done.result(), None
+            self._keep(done)

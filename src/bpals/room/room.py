@@ -1,6 +1,6 @@
-"""The room: everything the pages and routes work with, handed in by whoever opens it.
+"""Everything that the pages and routes work with, and what is known of a film without its readers.
 
-The room knows neither films nor signal: it is given functions that answer for them.
+The room knows neither images nor signal: whoever opens it hands in functions that answer for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Kind = Literal["png8", "grey16"]
 
 
 class Rendition(Protocol):
-    """A film as a browser gets it, decoded and encoded again by us: `films.rendition` makes them."""
+    """A film as a browser gets it, decoded and encoded again by us: `images.rendition` makes them."""
 
     @property
     def kind(self) -> Kind:
@@ -42,13 +42,12 @@ class PatientFilm:
     """One of a patient's films."""
 
     image_id: str
-    when: str
-    """As a reader sees it, such as `follow-up 3` or `2 years before`; empty where nobody knows."""
+    when: str  # as a reader sees it, such as `follow-up 3` or `2 years before`; empty where nobody knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeAnswer:
-    """What one judge said of a pair."""
+    """The answer of one judge about a pair."""
 
     judge: str
     outcome: str
@@ -60,8 +59,7 @@ class RevealedPair:
     """What is known of one finding on a film without asking a reader."""
 
     finding: str
-    says: str | None
-    """What the dataset claims: present, absent or uncertain; None where it is silent."""
+    says: str | None  # the label: present, absent or uncertain; None where it is silent
     p_present: float | None
     trust: float | None
     trust_low: float | None
@@ -75,8 +73,7 @@ class RevealedPair:
 class Revealed:
     """What a reader is shown after the lock."""
 
-    version: str
-    """Of the signal: sha256 of signal.parquet."""
+    version: str  # of the signal: sha256 of signal.parquet
     pairs: tuple[RevealedPair, ...]
 
 
@@ -88,14 +85,10 @@ class Settings:
     """The address as the browser writes it, without a path: http://127.0.0.1:8765 or https://room.example.org."""
     title: str = "Reading room"
     dataset: str = ""
-    idle_s: float = 8 * 3600
-    """A session ends when nothing came from it for so long ..."""
-    stay_s: float = 24 * 3600
-    """... and after so long in any case."""
-    body_bytes: int = 256 << 10
-    """The longest body of a request that is read."""
-    body_s: float = 15.0
-    """How long a body may take to arrive."""
+    idle_s: float = 8 * 3600  # a session ends when nothing came from it for so long
+    stay_s: float = 24 * 3600  # and after so long in any case
+    body_bytes: int = 256 << 10  # the longest body of a request that is read
+    body_s: float = 15.0  # how long a body may take to arrive
 
     @property
     def secure(self) -> bool:
@@ -117,18 +110,14 @@ class Room:
     desk: Desk
     accounts: Accounts
     sessions: Sessions
-    film: Callable[[str], Rendition | Refusal]
-    """An image id -> its pixels, or why not."""
+    film: Callable[[str], Rendition | Refusal]  # an image id -> its pixels, or why not
     others: Callable[[str], Sequence[PatientFilm]]
     """An image id -> the patient's films in time order, itself among them."""
-    signal: Callable[[], str]
-    """The version of the signal that is in force."""
+    signal: Callable[[], str]  # the version of the signal that is in force
     reveal: Callable[[str], Revealed]
     """An image id -> label, trust, reasons and judges' answers: asked only after the lock."""
-    progress: Callable[[], Mapping[str, Any]]
-    """The numbers of the progress page."""
-    after_lock: Callable[[], None]
-    """Called after every blind read that was locked; it returns at once."""
+    progress: Callable[[], Mapping[str, Any]]  # the numbers of the progress page
+    after_lock: Callable[[], None]  # called after every blind read that was locked; it returns at once
     oidc: Provider | None = None
 
 
@@ -137,7 +126,7 @@ JUDGMENTS = ("image_id", "finding", "judge", "outcome", "p_present")
 IMAGES = ("image_id", "patient_id", "follow_up")
 
 
-class _Pages:
+class _RowsByFilm:
     """A table whose rows are found by film."""
 
     def __init__(self, table: pl.DataFrame) -> None:
@@ -156,41 +145,32 @@ class _Pages:
         return self._table.slice(start, length)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """What a workspace holds, as tables; more columns than are named here do no harm."""
+class Evidence:
+    """What one version of the signal says, by film; it is shown to readers after the lock only."""
 
-    version: str
-    """sha256 of signal.parquet."""
-    signal: pl.DataFrame
-    judgments: Sequence[pl.DataFrame]
-    """One table a judge."""
-    images: pl.DataFrame
-
-
-class CaseFile:
-    """One version of the signal, by film."""
-
-    def __init__(self, tables: Tables) -> None:
-        """Lay the tables out by film."""
-        self.version = tables.version
-        self._signal = _Pages(tables.signal.select(SIGNAL))
-        self._judgments = [_Pages(table.select(JUDGMENTS)) for table in tables.judgments]
-        images = tables.images.select(IMAGES).with_row_index("row")
-        self._names, self._patients, self._follow_ups = (images[name].to_list() for name in IMAGES)
+    def __init__(
+        self, *, version: str, signal: pl.DataFrame, judgments: Sequence[pl.DataFrame], images: pl.DataFrame
+    ) -> None:
+        """Lay the tables of a workspace out by film: one table of judgments per judge."""
+        self.version = version
+        # Held by film from the start: a filter over 1.5 million rows at every lock would keep the reader waiting.
+        self._signal = _RowsByFilm(signal.select(SIGNAL))
+        self._judgments = [_RowsByFilm(table.select(JUDGMENTS)) for table in judgments]
+        placed = images.select(IMAGES).with_row_index("row")
+        self._names, self._patients, self._follow_ups = (placed[name].to_list() for name in IMAGES)
         self._rows = {image_id: row for row, image_id in enumerate(self._names)}
-        named = images.filter(pl.col("patient_id").is_not_null())
+        of_patients = placed.filter(pl.col("patient_id").is_not_null()).group_by("patient_id")
         self._films: Mapping[str, list[int]] = dict(
-            named.group_by("patient_id").agg(pl.col("row").sort_by("follow_up", "row", nulls_last=True)).iter_rows()
+            of_patients.agg(pl.col("row").sort_by("follow_up", "row", nulls_last=True)).iter_rows()
         )
 
     def reveal(self, image_id: str) -> Revealed:
         """Give label, trust, reasons and the judges' answers of every finding that the dataset speaks of."""
         answers: dict[str, list[JudgeAnswer]] = {}
-        for pages in self._judgments:
-            for row in pages.of(image_id).iter_rows(named=True):
-                said = JudgeAnswer(judge=row["judge"], outcome=row["outcome"], p_present=row["p_present"])
-                answers.setdefault(row["finding"], []).append(said)
+        for judgments in self._judgments:
+            for row in judgments.of(image_id).iter_rows(named=True):
+                answer = JudgeAnswer(judge=row["judge"], outcome=row["outcome"], p_present=row["p_present"])
+                answers.setdefault(row["finding"], []).append(answer)
         pairs = tuple(
             RevealedPair(
                 **{name: row[name] for name in SIGNAL[1:-1]},

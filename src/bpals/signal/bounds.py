@@ -1,4 +1,4 @@
-"""An interval for the share of wrong claims, from random reads of each stratum: it covers, and is narrow."""
+"""Exact chances of counts, and the interval of an error share from random reads of each stratum."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# The chances of counts: how many wrong claims a random read of some of them finds.
-#
-# Reading n claims of N without reading one twice makes the count hypergeometric, whoever the patients are: the draw is
-# random, so nothing need be supposed about the claims. Where n is small beside N it is binomial.
+# The chances of counts: how many wrong labels a random read of some of them finds.
+# Reading n labels of N without reading one twice makes the count hypergeometric, whoever the patients are: the draw
+# is random, so nothing need be supposed about the labels. Where n is small beside N it is binomial.
 
 Floats = NDArray[np.float64]
 
@@ -20,7 +19,7 @@ FEW = 0.01
 
 
 def binomial(n: int, p: float) -> Floats:
-    """Give P(0), ..., P(n) wrong among n reads of claims that are wrong with chance p."""
+    """Give P(0), ..., P(n) wrong among n reads of labels that are wrong with chance p."""
     if p <= 0.0 or p >= 1.0 or n == 0:
         return np.asarray(np.arange(n + 1) == (0 if p <= 0.0 else n), dtype=np.float64)
     x = np.arange(n)
@@ -46,7 +45,7 @@ def _from_ratios(ratios: Floats) -> Floats:
 def of_reading(size: int, n: int, p: float) -> Floats:
     """Give P(0), ..., P(n) wrong when n of `size` claims are read, a share p of which is wrong.
 
-    Between two whole numbers of wrong claims the two neighbours are mixed, which keeps the mean and widens a little.
+    Between two whole numbers of wrong labels the two neighbours are mixed, which keeps the mean and widens a little.
     """
     if n <= FEW * size:
         return binomial(n, p)
@@ -75,16 +74,14 @@ def _where(left: Callable[[float], bool]) -> float:
     return (low + high) / 2
 
 
-# An interval for the share of wrong claims, from random reads of each stratum: it covers, and is narrow.
-#
+# An interval for the share of wrong labels, from random reads of each stratum: it covers, and is narrow.
 # A share t0 is kept if what was seen is not too rare under it. The strata's own shares are those most likely to give
-# what was seen among all that add up to t0; under them the chance of the estimate is added up over all that could have
-# been read. There is nothing in it about patients: reads are drawn pair by pair, so films of one patient bias nothing.
-#
-# W_h  weights   share of all claims that lie in stratum h
+# what was seen among all that add up to t0; under them the chance of the estimate is added up over all that could
+# have been read. There is nothing in it about patients: reads are drawn pair by pair, so images of one patient bias
+# nothing.
+# W_h  weights   share of all labels that lie in stratum h
 # x_h  wrong     n_h  read     N_h  size
 
-Floats = NDArray[np.float64]
 
 KEPT_BACK = 0.2
 """Share of 1 - level that the two tests do not spend: it pays for the strata's shares, which are estimated."""
@@ -108,19 +105,19 @@ class Strata:
     """What was read of each stratum."""
 
     size: NDArray[np.int64]
-    """Claims in the stratum."""
+    """Labels in the stratum."""
     read: NDArray[np.int64]
     """How many of them were drawn at random and settled by a read."""
     wrong: NDArray[np.int64]
 
     @classmethod
     def of(cls, size: ArrayLike, read: ArrayLike, wrong: ArrayLike) -> Strata:
-        """Take sizes, reads and errors, a number a stratum."""
+        """Take sizes, reads and errors, a number per stratum."""
         return cls(*(np.asarray(column, dtype=np.int64) for column in (size, read, wrong)))
 
     @property
     def weights(self) -> Floats:
-        """The share of all claims that each stratum holds."""
+        """The share of all labels that each stratum holds."""
         return np.asarray(self.size / max(1, self.size.sum()))
 
     def take(self, chosen: NDArray[np.bool_]) -> Strata:
@@ -143,7 +140,7 @@ class Interval:
 
 
 def interval(strata: Strata, level: float = 0.95) -> Interval:
-    """Estimate the share of wrong claims over all strata, with an interval.
+    """Estimate the share of wrong labels over all strata, with an interval.
 
     A stratum that was read whole is known; one of which nothing was read may be all right or all wrong.
     """

@@ -84,7 +84,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """One finding, calibrated: a probability for every film, with the standard deviation of its logit."""
+    """One finding, calibrated: a probability for every image, with the standard deviation of its logit."""
 
     p_present: Matrix
     spread: Matrix
@@ -197,6 +197,7 @@ def choose_among(listed: Sequence[Design], topic: Topic, without: frozenset[int]
     reviewed = topic.reviewed.without(without)
     errors = topic.errors(without)
     tried = [design for design in listed if design.errors <= errors < design.fewer] or listed[:1]
+    # The plainest design stands unless a wider one is clearly better.
     design, penalty = tried[0], PENALTIES[-1]
     z = _held_out(design, penalty, topic, without)
     if len(np.unique(reviewed.fold)) > 1:

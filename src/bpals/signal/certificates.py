@@ -1,4 +1,4 @@
-"""Learn-then-Test: how far a set of claims may be widened while a binomial test still shows how few of it are bad."""
+"""Certificates: what is promised of flagged and trusted labels, on how many reviews, or what it would take."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy.typing as npt
 from bpals.signal.bounds import binomial, clopper_pearson
 from bpals.text import several
 
-# A certificate: what is promised of a set of claims, for whom, on how many reviews; or what it would take.
+# A certificate: what is promised of a set of labels, for whom, on how many reviews; or what it would take.
 
 Promise = Literal["precision", "trusted", "trusted_above", "misses", "discoveries"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """A promise about the claims of one finding and direction on one side of a cut; each has its own doubt."""
+    """A promise about the labels of one finding and direction on one side of a cut; each has its own doubt."""
 
     promise: Promise
     """`precision`: of the claims up to the cut at least `level` are wrong. `trusted`, `trusted_above`: from the cut on
@@ -31,14 +31,14 @@ class Certificate:
     cut: float | None
     """The trust that divides; None: nothing is certified."""
     reviewed: int
-    """Reviewed claims that the promise rests on: one a patient, each with the same chance to be among them."""
+    """Reviewed labels that the promise rests on: one per patient, each with the same chance to be among them."""
     wrong: int
     """How many of those are wrong."""
     more: int | None
     """About how many more reviews it takes; 0 if certified, None if more of what was seen would not do it, or if fewer
-    claims are left."""
+    labels are left."""
     population: str
-    """Which claims it is a promise about."""
+    """Which labels it is a promise about."""
     words: str
 
     @property
@@ -47,34 +47,34 @@ class Certificate:
         return self.cut is not None
 
 
-# Reviewed claims of one finding and direction, and how they were drawn: what every guarantee rests on.
-#
-# A guarantee carries over from the reviewed to the other claims if both were drawn alike. Claims that were chosen because
-# they looked suspect are thinned until each had the same chance to be kept: a claim drawn with chance c stays with chance
-# m / c, where m is the smallest c of those in question. Films of a patient are alike, so then one claim a patient stays.
-# What is left is a uniform sample of the claims whose chance was at least m, and every textbook test holds on it.
+# Reviewed labels of one finding and direction, and how they were drawn: what every guarantee rests on.
+# A guarantee carries over from the reviewed to the other labels if both were drawn alike. Labels that were chosen
+# because they looked suspect are thinned until each had the same chance to be kept: a label drawn with chance c stays
+# with chance m / c, where m is the smallest c of those in question. Images of a patient are alike, so then one label a
+# patient stays. What is left is a uniform sample of the labels whose chance was at least m, and every textbook test
+# holds on it.
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 SEED = 1
-"""Which of a patient's claims stands for it, and which of the targeted ones stay, is drawn by lot, and always alike."""
+"""Which of a patient's labels stands for it, and which of the targeted ones stay, is drawn by lot, and always alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """The films on which experts read one finding, a place in each array a film."""
+    """The images on which experts read one finding, one place per image in each array."""
 
     images: Ints
     wrong: Bools
-    """Whether what they settled on is not what is claimed."""
+    """Whether what they settled on is not what is labelled."""
     patient: Ints
     inclusion: Floats | None = None
     """The chance with which each was drawn to be read; None where it is not known of all."""
 
     def among(self, here: Bools, trust: Floats, split: Floats) -> tuple[Ints, Drawn]:
-        """Give the films that make a claim, `here`, and what was read of them."""
+        """Give the images that carry a label, `here`, and what was read of them."""
         kept = here[self.images]
         rows = self.images[kept]
         return rows, Drawn(
@@ -88,15 +88,15 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Reviewed claims, a place in each array a claim."""
+    """Reviewed labels, one place per label in each array."""
 
     trust: Floats
-    """Made without the claim's own review."""
+    """Made without the label's own review."""
     wrong: Bools
     patient: Ints | None = None
-    """None: each claim is of another patient."""
+    """None: each label is of another patient."""
     inclusion: Floats | None = None
-    """The chance with which each was drawn to be read; None: nobody knows, so they stand for claims like themselves."""
+    """The chance with which each was drawn to be read; None: nobody knows, so they stand for labels like themselves."""
     split: Floats | None = None
     """1 where readers would probably split over it, 0 where not, NaN where nobody knows."""
 
@@ -114,7 +114,7 @@ class Drawn:
         return len(self) if self.patient is None else len(np.unique(self.patient))
 
     def take(self, places: Bools | Ints) -> Drawn:
-        """Keep some of the claims."""
+        """Keep some of the labels."""
         return Drawn(
             trust=self.trust[places],
             wrong=self.wrong[places],
@@ -124,7 +124,7 @@ class Drawn:
         )
 
     def fair(self, among: Bools, least: float | None = None) -> Bools:
-        """Choose claims, of those in question, that are of different patients and had the same chance to be chosen."""
+        """Choose labels, of those in question, that are of different patients and had the same chance to be chosen."""
         lots = np.random.default_rng(SEED).random(len(self))
         kept = among
         if self.inclusion is not None and among.any():
@@ -141,7 +141,7 @@ class Drawn:
         return chosen
 
     def population(self, among: Bools) -> str:
-        """Say which claims the reviewed ones in question stand for."""
+        """Say which labels the reviewed ones in question stand for."""
         if self.inclusion is None:
             return "claims on films like those that were read, one a patient"
         if not among.any():
@@ -150,13 +150,13 @@ class Drawn:
         return f"claims that had a chance of at least {least:.2g} to be read, one a patient"
 
 
-# Conformal risk control of misses: how far up claims must be read so that few of the wrong ones are left out.
-#
-# On the reviewed claims that are wrong, a cut leaves out those with more trust. A wrong claim that was not reviewed is as
-# likely to lie at any place among them, so the expected share that is left out is at most (left out + 1) / (wrong + 1).
+# Conformal risk control of misses: how far up labels must be read so that few of the wrong ones are left out.
+# On the reviewed labels that are wrong, a cut leaves out those with more trust. A wrong label that was not reviewed
+# is as likely to lie at any place among them, so the expected share that is left out is at most (left out + 1) /
+# (wrong + 1).
 
 MISSED = 0.1
-"""The share of the wrong claims that may be left out, on average."""
+"""The share of the wrong labels that may be left out, on average."""
 
 
 def control_misses(drawn: Drawn, *, missed: float = MISSED) -> Certificate:
@@ -190,10 +190,9 @@ def control_misses(drawn: Drawn, *, missed: float = MISSED) -> Certificate:
     )
 
 
-# Conformal selection (Jin and Candes): a list of claims of which, on average, at most a share is right after all.
-#
-# Each candidate is held against the reviewed claims that are right: its p-value is the share of all reviewed claims that
-# are right and no more trusted than it, with itself counted in. Benjamini and Hochberg's rule makes the list.
+# Conformal selection (Jin and Candes): a list of labels of which, on average, at most a share is right after all.
+# Each candidate is held against the reviewed labels that are right: its p-value is the share of all reviewed labels
+# that are right and no more trusted than it, with itself counted in. Benjamini and Hochberg's rule makes the list.
 
 FALSE_SHARE = 0.2
 """The share of a list that may be right after all, on average."""
@@ -238,29 +237,28 @@ def control_discoveries(drawn: Drawn, candidates: Floats, *, false_share: float 
 
 
 def _more(drawn: Drawn, candidates: Floats, false_share: float) -> int | None:
-    """Say how many more reviews would list the candidates with less trust than all reviewed claims that are right."""
+    """Say how many more reviews would list the candidates with less trust than all reviewed labels that are right."""
     right = drawn.trust[~drawn.wrong]
     ahead = int((candidates < right.min()).sum()) if len(right) else len(candidates)
     return math.ceil(len(candidates) / (false_share * ahead)) - 1 - len(drawn) if ahead else None
 
 
-# Learn-then-Test: how far a set of claims may be widened while a binomial test still shows how few of it are bad.
-#
-# Sets are walked from strict to loose: the claims up to the n-th reviewed one, for numbers n that are fixed beforehand;
-# with fewer reviews than the strictest set takes all are one set, for how many there are says nothing of their errors.
-# The walk stops at the first set that is not shown, and the last that was is used. So each is tested with the whole
-# doubt, and looking at many costs nothing. Where claims with less trust are wrong at least as often, a set with too many
-# bad claims is certified with a chance of at most the doubt. Where they are not, the same holds of claims with the trusts
-# that were reviewed.
+# Learn-then-Test: how far a set of labels may be widened while a binomial test still shows how few of it are bad.
+# Sets are walked from strict to loose: the labels up to the n-th reviewed one, for numbers n that are fixed
+# beforehand; with fewer reviews than the strictest set takes all are one set, for how many there are says nothing of
+# their errors. The walk stops at the first set that is not shown, and the last that was is used. So each is tested
+# with the whole doubt, and looking at many costs nothing. Where labels with less trust are wrong at least as often, a
+# set with too many bad labels is certified with a chance of at most the doubt. Where they are not, the same holds of
+# labels with the trusts that were reviewed.
 
 PRECISION = 0.8
 """At least this share of certified flags is right ..."""
 DOUBT = 0.1
 """... unless we were unlucky, which happens at most this often."""
 ERROR_SHARE = 0.05
-"""At most this share of the claims from a certified cut on is wrong, with the same doubt."""
+"""At most this share of the labels from a certified cut on is wrong, with the same doubt."""
 ROOM = 8.0
-"""The strictest set has this many reviewed claims over the share of bad ones: half that share then passes the test.
+"""The strictest set has this many reviewed labels over the share of bad ones: half that share then passes the test.
 
 With fewer reviews it has all of them."""
 WIDER = 1.5
@@ -278,12 +276,12 @@ class Target:
 
     @property
     def first(self) -> int:
-        """How many reviewed claims the strictest set has."""
+        """How many reviewed labels the strictest set has."""
         return math.ceil(ROOM / self.share - 1e-9)
 
     @property
     def fewest(self) -> int:
-        """How many reviewed claims show it if none of them is bad."""
+        """How many reviewed labels show it if none of them is bad."""
         return math.ceil(math.log(self.doubt) / math.log(1 - self.share) - 1e-9)
 
     def shown(self, n: int, bad: int) -> bool:
@@ -291,7 +289,7 @@ class Target:
         return float(binomial(n, self.share)[: bad + 1].sum()) <= self.doubt
 
     def allowed(self, n: int) -> int:
-        """Give the most bad claims of n that still show it; -1: not even none does."""
+        """Give the most bad labels of n that still show it; -1: not even none does."""
         return int((np.cumsum(binomial(n, self.share)) <= self.doubt).sum()) - 1
 
     def more(self, n: int, bad: int) -> int | None:
@@ -315,11 +313,11 @@ class Tested:
     """One set of a walk."""
 
     within: Bools
-    """The reviewed claims in it."""
+    """The reviewed labels in it."""
     last: int
-    """The place of its loosest claim."""
+    """The place of its loosest label."""
     n: int
-    """How many of them count: one a patient, each with the same chance."""
+    """How many of them count: one per patient, each with the same chance."""
     bad: int
 
 
@@ -396,7 +394,7 @@ def certify_trusted(drawn: Drawn, *, errors: float = ERROR_SHARE, doubt: float =
 
 
 def bound_errors(drawn: Drawn, cut: float, *, doubt: float = DOUBT) -> Certificate:
-    """Say what share of the claims from a cut on is wrong at most; no verdict may have chosen the cut."""
+    """Say what share of the labels from a cut on is wrong at most; no verdict may have chosen the cut."""
     within = drawn.trust >= cut
     fair = drawn.fair(within)
     n, wrong = int(fair.sum()), int(drawn.wrong[fair].sum())
@@ -438,7 +436,7 @@ def _walk(drawn: Drawn, strictness: Floats, bad: Bools, target: Target) -> Walk:
 
 
 def _counts(first: int, most: int) -> list[int]:
-    """Give the sizes of the sets, each so many times the last; the loosest has all reviewed claims."""
+    """Give the sizes of the sets, each so many times the last; the loosest has all reviewed labels."""
     counts = [first]
     while counts[-1] < most:
         counts.append(min(math.ceil(counts[-1] * WIDER), most))

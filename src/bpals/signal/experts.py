@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from bpals.errors import UsageError
@@ -60,7 +61,7 @@ class Experts:
     reference: Reference | None = None
     reviews: Reviews | None = None
     random_sample: Reference | None = None
-    features: Matrix | None = None
+    features: npt.NDArray[np.floating[Any]] | None = None
     """What the metadata judge sees of each image: a row per image."""
 
 
@@ -185,7 +186,7 @@ def _topics(part: Estimate, summed: Matrix, truths: Truths, fold: Ints) -> list[
     return topics
 
 
-def _context(laid: LaidOut, part: Estimate, features: Matrix | None) -> Context:
+def _context(laid: LaidOut, part: Estimate, features: npt.NDArray[np.floating[Any]] | None) -> Context:
     """Gather what the designs may use."""
     states = np.nan_to_num(part.pairs.states)
     return Context(

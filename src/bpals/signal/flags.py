@@ -230,6 +230,7 @@ def _cut(trust: Matrix, share: float) -> float | None:
     """Find the trust that a share of the labels does not exceed; it falls below ties that would double the share."""
     if share * len(trust) < 1:
         return None
+    # Cuts are fixed shares, set before any data were read: they say nothing about how many labels are wrong.
     place = int(share * (len(trust) - 1))
     cut = np.partition(trust, place)[place]
     if np.count_nonzero(trust <= cut) <= 2 * (place + 1):

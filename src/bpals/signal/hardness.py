@@ -229,6 +229,7 @@ class _Fit:
             own_slopes=bool(np.isfinite(own)),
         )
         width = sample.columns.shape[1]
+        # Next to no pull on the level of all findings: what is rare must be allowed to be rare.
         ridge = [1e-3, *[shared] * width, *[LEVEL_PENALTY] * sample.subjects]
         ridge += [own] * (width * sample.subjects) if fit.own_slopes else []
         inputs = fit.inputs(sample.columns, sample.subject)
@@ -253,6 +254,7 @@ def _chosen(sample: _Sample) -> tuple[float, float]:
     for penalty in PENALTIES[1:]:
         tried = _held_out(sample, penalty)
         gain = losses - tried
+        # A finding with few reads would follow its own noise, so what is plainer stands unless it is clearly worse.
         if gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)):
             best, losses = penalty, tried
     return best
@@ -288,6 +290,7 @@ def _fitted(subjects: Sequence[Subject], conditions: Conditions, sample: _Sample
         everyone = np.full(len(columns), place)
         z = whole.logits(columns, everyone)
         for fold, fit in folds.items():
+            # Every finding of an image that was read, because its other reads belong to the same patient.
             rows = read[conditions.fold[read] == fold]
             z[rows] = fit.logits(columns[rows], everyone[rows])
         p_split = np.where(np.isnan(subject.p_present), np.nan, sigmoid(z))
@@ -302,6 +305,7 @@ def _fitted(subjects: Sequence[Subject], conditions: Conditions, sample: _Sample
 
 def _cut(p_split: Matrix, trust: Matrix) -> float:
     """Take the median chance of the reviewed labels of low trust, or of all of them where none is low."""
+    # Among labels of low trust, not among all: `hard` is to tell the low ones apart from one another.
     low = trust < LOW_TRUST
     return float(np.median(p_split[low] if low.any() else p_split))
 

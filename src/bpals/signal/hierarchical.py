@@ -133,6 +133,7 @@ class SharedFit:
             return {}
         sample = np.concatenate([self._columns(topic, reviews.rows) for topic, reviews in reviewed])
         centre, spread = sample.mean(axis=0), sample.std(axis=0)
+        # A column that never varies, such as the view of a set with one view, must not be divided by 0.
         scale = np.where(spread > 1e-9, spread, 1.0)
         width = sample.shape[1] + 1
         blocks = []

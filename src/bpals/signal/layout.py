@@ -97,6 +97,7 @@ class JudgeAnswers:
         for group in groups:
             members = pairs.members(group)
             p_present.append(1 - np.prod(1 - self.p_present[:, members], axis=1))
+            # The most evident member, because one is enough for the group to be there.
             evidence.append(self.evidence[:, members].max(axis=1))
         p, z = np.stack(p_present, axis=1), _standardised(np.stack(evidence, axis=1))
         return JudgeAnswers(name=self.name, p_present=p, evidence=z, model=self.model, trained=self.trained)

@@ -68,6 +68,7 @@ def _evidence(ids: pl.DataFrame, judge: DeviceAnswers) -> Matrix:
     its = judge.answers.filter((pl.col("topic") == TOPIC) & (pl.col("outcome") == "answered"))
     placed = ids.join(its.select("image_id", "p_present"), on="image_id", how="left", maintain_order="left")
     p = placed["p_present"].fill_null(float("nan")).to_numpy()
+    # A judge that says .9 without an image and .85 with this one sees none.
     present, absent = judge.offsets.get(TOPIC) or (None, None)
     sides = [side for side in (present, None if absent is None else -absent) if side is not None]
     return np.asarray(logit(p) - (sum(sides) / len(sides) if sides else 0.0))

@@ -1,6 +1,6 @@
 """The queue: which pairs an expert reads next, most of them by value and a share at random, unmarked.
 
-How a batch of n is drawn, patient by patient (or pair by pair, where several films of a patient are wanted):
+How a batch of n is drawn, patient by patient (or pair by pair, where several images of a patient are wanted):
 
 1. The random share: every pair that could be read has the same chance to be one of the r random ones, r / N. A
    patient is drawn with a chance proportional to its pairs, and then one of them. The draw is systematic: all patients
@@ -8,7 +8,7 @@ How a batch of n is drawn, patient by patient (or pair by pair, where several fi
    patients of most value lie first, in the order of their value; the others behind them in a random order.
 2. The rest: the best pair of each patient not drawn yet, the most valuable first.
 
-Where whole films are read, a film stands in the place of a pair, worth as much as all its pairs.
+Where whole images are read, an image stands in the place of a pair, worth as much as all its pairs.
 
 So the chance of a pair to be in the batch is known exactly when it is drawn: its part of its patient's chance in 1, and
 for the best pair of a patient also the chance that 2 reaches it. `inclusion` is that chance; 1 / inclusion weighs a
@@ -43,6 +43,7 @@ READING_LIST = pl.Schema(
 """The next pairs to read, in the order of reading."""
 
 _PAIR = ["image_id", "finding"]
+# Chances are sums of shares: one that should be 1 may miss it in the last digits.
 _CERTAIN = 1 - 1e-9
 MOST_BATCHES = 40
 """After so many the rest is drawn in one: nobody reads so far before the queue is drawn anew."""
@@ -56,11 +57,11 @@ class Draw:
     """Share of the batch that is drawn at random; rounded up, so that there is one unless the share is 0."""
     seed: int = 0
     one_per_patient: bool = True
-    """At most one pair, and so one film, of a patient."""
+    """At most one pair, and so one image, of a patient."""
     readers_per_pair: int = 1
     """A pair with fewer reads than this is offered again."""
     whole_films: bool = False
-    """All findings of a film are read at once: what is drawn is a film, named with its most valuable finding."""
+    """All findings of an image are read at once: what is drawn is an image, named with its most valuable finding."""
     batch: int | None = None
     """Draw so many at a time, each batch from what the ones before left over; None draws all in one."""
 
@@ -126,7 +127,7 @@ def next_reviews(
     """Draw the next `n` pairs to read, fewer where fewer are left: READING_LIST, in the order of reading.
 
     `reviews` are the reads that there are: a pair with enough of them is not offered again. `only` names the films that
-    can be shown, where not all can. Uncertain claims are not offered: they cannot be wrong. The same inputs give the
+    can be shown, where not all can. Uncertain labels are not offered: they cannot be wrong. The same inputs give the
     same batch, whatever the order of their rows.
     """
     if n < 1:
@@ -148,8 +149,10 @@ def _batches(pool: _Pool, n: int, how: Draw, rng: np.random.Generator) -> pl.Dat
     for turn in range(MOST_BATCHES + 1):
         wanted = min(n, how.batch or n)
         if turn == MOST_BATCHES:
+            # Every pair stands for itself now, so that the rest comes in one batch whatever the patients.
             wanted, pool = n, replace(pool, unit=np.arange(len(pool.unit)))
         if len(np.setdiff1d(pool.unit, before)) < wanted:
+            # Too few patients are left that were not drawn yet: all of them begin again.
             before = before[:0]
         listed, chosen = _batch(pool, wanted, how, rng, before)
         before = np.union1d(before, pool.unit[chosen])
@@ -167,6 +170,7 @@ def _batch(
     n = min(n, len(pool.start))
     if n == 0:
         return pl.DataFrame(schema=READING_LIST), np.zeros(0, dtype=np.int64)
+    # Rounded before it is rounded up: 50 x .2 may be 10.000000000000002.
     at_random = int(np.ceil(np.round(n * how.random_share, 9)))
     chosen, inclusion, random = _draw(pool, n, at_random, rng, before)
     listed = pool.pairs[chosen].with_columns(
@@ -178,14 +182,14 @@ def _batch(
 
 
 def _valued(signal: pl.DataFrame, worth: Worth | None) -> pl.DataFrame:
-    """Give every definite claim its value."""
+    """Give every definite label its value."""
     needed = (*_PAIR, "says", "trust", "trust_low", "trust_high", "method", "p_split")
     claims = signal.select(name for name in needed if name in signal.columns).filter(pl.col("says") != "uncertain")
     return claims.select(_PAIR).with_columns(pl.col("finding").cast(pl.String), value=pl.Series(values(claims, worth)))
 
 
 def _pool(pairs: pl.DataFrame, images: pl.DataFrame, reviews: Reviews | None, draw: Draw) -> _Pool:
-    """Lay out what could be read: definite claims without enough reads, patient by patient."""
+    """Lay out what could be read: definite labels without enough reads, patient by patient."""
     if reviews is not None:
         pairs = pairs.join(_read_enough(reviews, draw.readers_per_pair), on=_PAIR, how="anti", maintain_order="left")
     pairs = pairs.join(_films(pairs, images), on="image_id", how="left", maintain_order="left")
@@ -200,7 +204,7 @@ def _pool(pairs: pl.DataFrame, images: pl.DataFrame, reviews: Reviews | None, dr
 
 
 def _whole(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Make one row of each film: worth as much as its pairs together, named with the most valuable of them."""
+    """Make one row of each image: worth as much as its pairs together, named with the most valuable of them."""
     known = pl.col("value").fill_nan(None)
     films = pairs.group_by("film", maintain_order=True).agg(
         pl.col("image_id").first(),
@@ -212,7 +216,7 @@ def _whole(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _films(pairs: pl.DataFrame, images: pl.DataFrame) -> pl.DataFrame:
-    """Number films and patients in the order of their names; a film that nobody knows is a patient of its own."""
+    """Number images and patients in the order of their names; an image that nobody knows is a patient of its own."""
     named = images.select("image_id", patient=patients(images)).unique("image_id")
     films = pairs.select("image_id").unique().join(named, on="image_id", how="left")
     films = films.with_columns(pl.col("patient").fill_null("film:" + pl.col("image_id"))).sort("patient", "image_id")

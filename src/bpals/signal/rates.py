@@ -1,4 +1,4 @@
-"""The share of a dataset's claims that readers reject: by finding, over all findings, and by group of patients."""
+"""Error rates: the share of a dataset's labels that readers reject, with intervals, from random reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bpals.signal.bounds import Interval, Strata, interval
 from bpals.text import several
 from bpals.types import Notice
 
-# Pairs that come in clusters: a film that is read whole brings all its pairs, and its errors may go together.
+# Pairs that come in clusters: an image that is read whole brings all its pairs, and its errors may go together.
 
 
 def design_effect(cluster: pl.Series, wrong: pl.Series) -> float:
@@ -44,11 +44,10 @@ def widened(rate: float, low: float, high: float, effect: float) -> tuple[float,
 
 
 # Which reads of a reading room are a random sample, although most of its cases were chosen because they looked wrong.
-#
-# In every batch some cases were drawn at random from all that nobody had read. Were nothing else read, they would be a
-# sample in which everything has the same chance. But what was read for its value can no longer be drawn later, and such
-# cases hold more errors. So a lottery lets each of them in with the chance with which it would have been drawn in the
-# later batches. Then everything has one chance, whatever was chosen, and for whatever reason.
+# In every batch some cases were drawn at random from all that nobody had read. Were nothing else read, they would be
+# a sample in which everything has the same chance. But what was read for its value can no longer be drawn later, and
+# such cases hold more errors. So a lottery lets each of them in with the chance with which it would have been drawn
+# in the later batches. Then everything has one chance, whatever was chosen, and for whatever reason.
 
 RANDOM = "random"
 DRAWN = pl.Schema(
@@ -88,13 +87,13 @@ def _lot(seed: int, item: str) -> float:
     return float(np.random.default_rng([seed, zlib.crc32(item.encode())]).random())
 
 
-# An error rate that may be looked at after every read: its interval holds at all times at once, so one may stop early.
-#
-# The reading list is in random order, so at each place the chance q_h that the next pair comes from stratum h is known:
-# what is left of h in the list over what is left in all. With M_h claims of h not yet read, of N in all, and e = 1 for an
-# error, z = M_h e / (N q_h) has, whatever went before, the mean theta - (errors found so far) / N. So a gambler who bets
-# on z against a share m that is true cannot be expected to win; a share is dropped when the gambler has.
-#
+# An error rate that may be looked at after every read: its interval holds at all times at once, so one may stop
+# early.
+# The reading list is in random order, so at each place the chance q_h that the next pair comes from stratum h is
+# known: what is left of h in the list over what is left in all. With M_h labels of h not yet read, of N in all, and e
+# = 1 for an error, z = M_h e / (N q_h) has, whatever went before, the mean theta - (errors found so far) / N. So a
+# gambler who bets on z against a share m that is true cannot be expected to win; a share is dropped when the gambler
+# has.
 # A stratum of which nothing is left in the list may be all right or all wrong: what is unread of it is allowed for.
 
 Floats = NDArray[np.float64]
@@ -120,7 +119,7 @@ class _Draws:
 
 
 def watch(told: pl.DataFrame, level: float = 0.95) -> pl.DataFrame:
-    """Give the interval after each read of a plan, in the order of its list: one row a pair that was looked at.
+    """Give the interval after each read of a plan, in the order of its list: one row per pair that was looked at.
 
     Takes the claims as `readings.cells` gives them. An unsettled pair counts as right for the lower end and as wrong
     for the upper one. Pairs of the list that are not read yet are passed over.
@@ -191,17 +190,15 @@ def _bet(draws: _Draws, guess: float, alpha: float) -> tuple[Floats, Floats]:
 
 
 # How often readers are right, from pairs that several of them read, and what that does to an error rate.
-#
 # Nobody knows the truth of a pair. But if readers err independently of one another, with one sensitivity and one
-# specificity a finding, then how often they split on what is said to be present and on what is said to be absent tells
-# both. Rogan and Gladen's correction is what follows for a pair with one read.
+# specificity a finding, then how often they split on what is said to be present and on what is said to be absent
+# tells both. Rogan and Gladen's correction is what follows for a pair with one read.
 
-Floats = NDArray[np.float64]
 
 FEWEST_TWICE = 30
 """Pairs with two settled reads or more, below which nothing is corrected."""
 FEWEST_SIDE = 10.0
-"""Of them, films with the finding and films without, at least: else one of the two skills is a guess."""
+"""Of them, images with the finding and images without, at least: else one of the two skills is a guess."""
 WIDEST_SKILL = 0.4
 """Width of the interval of the sensitivity, above which it is a guess."""
 RESAMPLES = 400
@@ -269,7 +266,7 @@ def corrected(patterns: pl.DataFrame, sizes: pl.DataFrame, seed: int = 0) -> Cor
 
 
 def together(findings: Mapping[str, tuple[int, Corrected]], seed: int = 0) -> Corrected:
-    """Pool the corrected rates of findings, each given with its claims; none where one of them has none.
+    """Pool the corrected rates of findings, each given with its labels; none where one of them has none.
 
     The pairs of each finding are drawn by themselves, so resamples of one go with any resamples of another.
     """
@@ -312,7 +309,7 @@ class _Fit:
     yes: Floats
     no: Floats
     member: Floats
-    """One row a pattern, one column a cell: 1 where the pattern was seen in it."""
+    """One row per pattern, one column a cell: 1 where the pattern was seen in it."""
     weight: Floats
     says_present: NDArray[np.bool_]
 
@@ -330,7 +327,7 @@ class _Fit:
         )
 
     def resample(self, counts: Floats, likely: Floats, dice: np.random.Generator) -> Floats:
-        """Draw as many pairs of each cell again, RESAMPLES times, each pattern as likely as given: one row a draw."""
+        """Draw as many pairs of each cell again, RESAMPLES times, each pattern as likely as given: one row per draw."""
         drawn = np.zeros((RESAMPLES, len(counts)))
         for cell in self.member.T.astype(np.bool_):
             chances = likely[cell] / likely[cell].sum()
@@ -362,10 +359,10 @@ class _Fit:
         return wrong @ self.weight, sensitivity, specificity, float(shows[0] @ (self.yes + self.no > 1))
 
 
-# Reads of one pair made into one word about its claim, and placed where they were drawn from.
-#
-# Readers of a pair outvote one another; where they split evenly, or nobody was sure, the pair is unsettled. A read counts
-# towards a rate only if the chance with which its pair was drawn is known, or if the reads are a simple random sample.
+# Reads of one pair made into one word about its label, and placed where they were drawn from.
+# Readers of a pair outvote one another; where they split evenly, or nobody was sure, the pair is unsettled. A read
+# counts towards a rate only if the chance with which its pair was drawn is known, or if the reads are a simple random
+# sample.
 
 PAIR = ["image_id", "finding"]
 WHOLE = "whole"
@@ -383,7 +380,7 @@ MOST_READS = 1.5
 
 
 def settle(reads: pl.DataFrame) -> pl.DataFrame:
-    """Give one row a pair: its inclusion, the readers on each side, and `present`, null where they do not settle it."""
+    """Give one row per pair: inclusion, the readers on each side, and `present`, null where they do not settle it."""
     verdict = pl.col("verdict").cast(pl.String)
     known = pl.col("inclusion").drop_nulls()
     pairs = reads.group_by(PAIR, maintain_order=True).agg(
@@ -482,7 +479,7 @@ def _passed_over(laid: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
 
 
 def cells(placed: pl.DataFrame, *, simple_random: bool = False, seed: int = 0) -> tuple[pl.DataFrame, list[Notice]]:
-    """Put each claim into the cell within which every pair had the same chance to be read.
+    """Put each label into the cell within which every pair had the same chance to be read.
 
     Such a cell is a stratum of the plan. Without a plan it is a stratum, or the whole finding where all its pairs had
     one chance; pairs that were sure to be read are a cell of their own; and where the chances inside a stratum differ,
@@ -574,7 +571,7 @@ def _evened(told: pl.DataFrame, seed: int) -> tuple[pl.DataFrame, list[Notice]]:
 
 
 def tally(told: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Count, for each cell: its claims, the pairs read and settled, those of them that are wrong, and the unsettled."""
+    """Count, for each cell: its labels, the pairs read and settled, those of them that are wrong, and the unsettled."""
     return told.group_by(by, maintain_order=True).agg(
         size=pl.len().cast(pl.Int64),
         read=pl.col("wrong").count().cast(pl.Int64),
@@ -583,10 +580,10 @@ def tally(told: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     )
 
 
-# The share of a dataset's claims that readers reject: by finding, over all findings, and by group of patients.
-#
-# Made of reads of pairs that were drawn at random with known chances. It is the rate of this dataset, whose claims are
-# counted, not of a population it may have come from; and it is the readers' word, unless it is corrected for theirs.
+# The share of a dataset's labels that readers reject: by finding, over all findings, and by group of patients.
+# Made of reads of pairs that were drawn at random with known chances. It is the rate of this dataset, whose labels
+# are counted, not of a population it may have come from; and it is the readers' word, unless it is corrected for
+# theirs.
 
 ALL = "all"
 OVERALL = "all findings"
@@ -619,7 +616,7 @@ RATES = pl.Schema(
         "why_not_corrected": pl.String(),  # in words; null where it is corrected, and for groups
     }
 )
-"""One row a finding, group and kind of claim."""
+"""One row per finding, group and kind of label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -658,7 +655,7 @@ def rates(
 def _rows(
     told: pl.DataFrame, finding: str, by: Sequence[str], how: Rating, skill: Corrected
 ) -> list[dict[str, object]]:
-    """Make the rows of one finding: all claims, each kind of claim, each group."""
+    """Make the rows of one finding: all labels, each kind of label, each group."""
     cell = ["finding", "cell"]
     key: dict[str, object] = {"finding": finding, "group_by": None, "group": None}
     whole = _row(tally(told, cell), key | {"says": ALL}, how)

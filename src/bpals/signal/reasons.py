@@ -40,7 +40,7 @@ CODES: Mapping[str, str] = {
     "no_signal": "judges answered, but none of them can tell images with the finding from images without",
     "devices": "image judges see support devices on the image",
     "film_blank": "the image shows nothing, or next to nothing",
-    "film_inverted": "the image is white where others are black: it looks like inverted copies of other patients' images",
+    "film_inverted": "the image is white where others are black: it looks like inverted copies of others",
     "film_turned": "the image lies on its side or stands on its head",
     "film_cropped": "the image looks cut out of the middle of a larger one",
     "film_near_duplicate": "another image of the dataset is the same exposure",

@@ -1,4 +1,4 @@
-"""How many reads buy which width: what an interval would be like if errors were as frequent as the trust says."""
+"""Which labels to read for an error rate: strata, random draws from them, and how many reads buy which width."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from bpals.errors import UsageError
 from bpals.signal.bounds import Strata, interval
 from bpals.text import several
 
-# Which claims to read so that an error rate can be told: strata of each finding's claims, and random draws from them.
-#
+# Which labels to read so that an error rate can be told: strata of each finding's labels, and random draws from them.
 # present   what the dataset says is present
 # suspect   said absent, and among the tenth of the absences that is trusted least
 # rest      every other absence
-#
-# A claim without a trust counts as trusted: nobody could speak against it. An uncertain claim claims nothing.
+# A label without a trust counts as trusted: nobody could speak against it. An uncertain label says nothing.
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,7 +29,7 @@ SUSPECT_SHARE = 0.1
 FEWEST = 3
 """Reads of each stratum, at least."""
 NO_TRUST = 1.0
-"""The trust of a claim that nobody could judge, for placing it."""
+"""The trust of a label that nobody could judge, for placing it."""
 
 STRATIFIED = pl.Schema(
     {
@@ -45,13 +43,13 @@ STRATIFIED = pl.Schema(
         "position": pl.Int64(),  # its place in the reading list of that batch, from 1
     }
 )
-"""Every claim of presence or absence with its stratum, and what was drawn of them to be read."""
+"""Every label of presence or absence with its stratum, and what was drawn of them to be read."""
 
 
 def stratify(claims: pl.DataFrame) -> pl.DataFrame:
     """Place the claims of presence and absence; none is drawn yet. Takes `image_id, finding, says, trust`.
 
-    The order of the rows does not matter: claims trusted alike are placed by their film's name.
+    The order of the rows does not matter: labels trusted alike are placed by their image's name.
     """
     placed = claims.select(
         "image_id",
@@ -136,7 +134,7 @@ def draw(stratified: pl.DataFrame, *, reads: int, seed: int = 0) -> pl.DataFrame
 
 
 def _counts(claims: pl.DataFrame, reads: int) -> list[tuple[pl.DataFrame, int]]:
-    """Split the claims of one finding into its strata, with the number to be read of each."""
+    """Split the labels of one finding into its strata, with the number to be read of each."""
     parts = [part for name in STRATA if (part := claims.filter(pl.col("stratum") == name)).height]
     size = np.array([part.height for part in parts])
     suspicion = np.array([part["suspicion"].mean() for part in parts], dtype=np.float64)
@@ -183,7 +181,7 @@ WIDTHS = pl.Schema(
         "width": pl.Float64(),  # mean width of the 95 % interval, if errors are as frequent as expected
     }
 )
-"""One row a finding and number of reads."""
+"""One row per finding and number of reads."""
 
 Progress = Callable[[float], None]
 

@@ -1,4 +1,4 @@
-"""Training with trust: weights per film and finding, and labels with the distrusted ones left open."""
+"""Training with trust: weights per image and finding, and labels with the distrusted ones left open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISTRUSTED = ("likely_mislabelled", "suspect")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """Labels in TorchXRayVision's convention: 1, 0, or NaN for no information; a row a film."""
+    """Labels in TorchXRayVision's convention: 1, 0, or NaN for no information; one row per image."""
 
     image_ids: list[str]
     findings: list[str]
@@ -26,12 +26,13 @@ class Labels:
 
 
 def weights(signal: pl.DataFrame, *, floor: float = 0.0) -> pl.DataFrame:
-    """Give the trust as a weight: one row a film, one column a finding; no claim or no trust weighs nothing.
+    """Give the trust as a weight: one row per image, one column per finding; no label or no trust weighs nothing.
 
     `floor` is the least weight of a claim that has a trust, so that no label is silenced altogether.
     """
     if not 0 <= floor <= 1:
         raise UsageError(f"weights(floor={floor}): a weight lies between 0 and 1")
+    # Clipped before nulls are filled: a label without a trust weighs nothing, whatever the floor.
     kept = signal.select("image_id", "finding", weight=pl.col("trust").clip(lower_bound=floor))
     return _wide(kept, "weight", _findings(signal)).with_columns(pl.exclude("image_id").fill_null(0.0))
 
@@ -68,7 +69,7 @@ def _findings(signal: pl.DataFrame) -> list[str]:
 
 
 def _wide(table: pl.DataFrame, value: str, findings: Sequence[str]) -> pl.DataFrame:
-    """Turn pairs into a row a film, in the order of their first appearance."""
+    """Turn pairs into one row per image, in the order of their first appearance."""
     films = table.select("image_id").unique(maintain_order=True)
     known = {fold(finding): finding for finding in _findings(table)}
     for finding in findings:

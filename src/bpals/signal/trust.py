@@ -78,6 +78,7 @@ def estimate(
     common errors are there. `features` are what the metadata judge sees of each image: a fit may use them too.
     """
     fit = reference is not None or reviews is not None
+    # What each group of judges says by itself is a second pool: only a fit on expert labels needs it.
     part, made = _pool(laid.findings.with_used(skill), laid, skill, apart=fit)
     if not fit:
         return _written(made, laid, part)

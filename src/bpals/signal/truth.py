@@ -70,6 +70,7 @@ class Truths:
         if reviews is not None:
             known = reviews.table.join(reviews.settled, on=PAIR, how="left", maintain_order="left")
             reads = known.join(images, on="image_id", how="inner", maintain_order="left")
+            # What was adjudicated stands; its single reads would count it a second time.
             if tables:
                 reads = reads.join(tables[0], on=["row", "finding"], how="anti", maintain_order="left")
             for finding in reads["finding"].unique(maintain_order=True):
@@ -113,6 +114,7 @@ class Truths:
         reads, claim = self.reads[finding]
         whose = fold[reads["row"].to_numpy().astype(np.int64)]
 
+        # Every design and penalty leaves out the same few sets of patients.
         @cache
         def settled(without: frozenset[int]) -> Matrix:
             again = settle_reads(reads.filter(~np.isin(whose, list(without))), claim)

@@ -5,7 +5,7 @@ value = (P(error) x gain + weight x information) / (expected reads x minutes a r
 P(error)        1 - trust where the trust was fitted on expert labels; else what such a trust has meant (`TEMPERED`),
                 a finding that is rarer than any this was learned on being taken as if it were as common (`RAREST`)
 information     bits that a read tells about the signal's own estimate: much where its interval is wide
-expected reads  1 + P(the first two readers disagree), so that a film that splits its readers costs more
+expected reads  1 + P(the first two readers disagree), so that an image that splits its readers costs more
 
 The constants were fitted once, on the 2,414 adjudicated validation images of the four-findings set and their reads.
 """
@@ -29,9 +29,9 @@ Bools = npt.NDArray[np.bool_]
 FITTED = "+experts"
 """In the method of a row whose trust was fitted on expert labels."""
 TEMPERED = (-0.6, 0.5)
-"""Without expert labels, presence claimed: logit P(error) = -0.6 + 0.5 x logit(1 - trust)."""
+"""Without expert labels, presence labelled: logit P(error) = -0.6 + 0.5 x logit(1 - trust)."""
 RAREST = 0.047
-"""The share of presences among the claims of the rarest finding that this was fitted on."""
+"""The share of presences among the labels of the rarest finding that this was fitted on."""
 SPLIT = (0.035, 0.26)
 """P(the first two readers disagree) = 0.035 + 0.26 x 4 p (1 - p), p the trust."""
 FIRST_TWO = 2 / 3
@@ -55,7 +55,7 @@ class Worth:
     information: float = 1.0
     """What one bit is worth, in errors of gain 1."""
     common: Mapping[str, float] = field(default_factory=dict)
-    """Finding -> the share of its claims that are presences; counted in the claims that are valued, where not named."""
+    """Finding -> the share of its labels that are presences; counted in the labels that are valued, where not named."""
 
     def __post_init__(self) -> None:
         """Refuse a worth that would turn the order round or divide by nothing."""
@@ -70,7 +70,7 @@ class Worth:
 
 
 def values(signal: pl.DataFrame, worth: Worth | None = None) -> Floats:
-    """Say what an expert minute is worth on each claim; NaN where there is no trust.
+    """Say what an expert minute is worth on each label; NaN where there is no trust.
 
     Needs the columns `finding, says, trust, trust_low, trust_high, method` of a signal. A column `p_split`, where there
     is one, is P(three readers split) as it was learnt from reads, and stands instead of the constants; null is none.
@@ -85,8 +85,8 @@ def values(signal: pl.DataFrame, worth: Worth | None = None) -> Floats:
 def _rarer(signal: pl.DataFrame, price: Worth) -> dict[str, float]:
     """Say how much rarer, in logits, a finding is than the rarest that a correction was fitted on; others are left out.
 
-    A rare finding has a low trust wherever it is claimed. Beyond what was fitted that says how rare it is, not that
-    its claims are wrong.
+    A rare finding has a low trust wherever it is labelled. Beyond what was fitted that says how rare it is, not that
+    its labels are wrong.
     """
     said = signal.group_by("finding").agg((pl.col("says") == "present").mean().alias("share"))
     shares = {str(finding): share for finding, share in said.iter_rows()} | dict(price.common)
@@ -112,16 +112,17 @@ def _values(signal: pl.DataFrame, price: Worth, rarer: Mapping[str, float]) -> F
 
 
 def ranks(signal: pl.DataFrame, worth: Worth | None = None) -> pl.Series:
-    """Rank the claims by value: 1 is read first, claims without a trust come last, ties stay in the order of rows."""
+    """Rank the labels by value: 1 is read first, labels without a trust come last, ties stay in the order of rows."""
     rank = np.empty(signal.height, dtype=np.int64)
     value = values(signal, worth)
+    # Below every value, so that labels without a trust come last.
     value[np.isnan(value)] = -1
     rank[order(np.negative(value, out=value))] = np.arange(1, signal.height + 1)
     return pl.Series("review_rank", rank)
 
 
 def chance_of_error(trust: Floats, present: Bools, fitted: Bools, rarer: Floats | float = 0.0) -> Floats:
-    """Give P(the claim is wrong): 1 - trust where it was fitted; an unfitted presence is tempered.
+    """Give P(the label is wrong): 1 - trust where it was fitted; an unfitted presence is tempered.
 
     Unfitted, a low trust of a presence says only that the rest of the record does not show the finding: a trust of .05
     has meant 70 % wrong, not 95. `rarer` is how much rarer the finding is than those on which that was learned, in
@@ -131,6 +132,7 @@ def chance_of_error(trust: Floats, present: Bools, fitted: Bools, rarer: Floats 
     rest, slope = TEMPERED
     unfitted = present & ~fitted
     rare = np.broadcast_to(rarer, trust.shape)[unfitted]
+    # A trust of .05 has meant 70 % wrong, not 95: the judges learned from the same labels.
     wrong[unfitted] = sigmoid(rest + slope * (logit(wrong[unfitted]) - rare))
     return np.asarray(wrong)
 

@@ -1,6 +1,8 @@
-"""The plan of a probe: whom it makes of which films, kept beside what was seen, so that anybody can say how far it is.
+"""The features that a backbone computed from the images of a workspace, in blocks, and the plan of a probe.
 
-features/<backbone>-<hash>/plan.json
+features/<backbone>-<hash>/<block>.npy      the features of some images, as 16-bit floats
+features/<backbone>-<hash>/<block>.parquet  which images these are; a block counts once it has this table
+features/<backbone>-<hash>/plan.json        what the probe set out to look at, so that anybody can tell how far it is
 """
 
 from __future__ import annotations
@@ -13,96 +15,56 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from bpals.errors import JudgeError, WorkspaceError
-from bpals.store.files import only_one_in, parquet, sha256, sync_folder, write_durably
+from bpals.store.files import only_one_in, parquet, replace_file, sha256, writable
 from bpals.store.ledger.locks import held
 from bpals.types import Refusal
 
 FOLDER = "features"
-SHORT = 16
-"""Hex digits of a hash in a file's name."""
+PLAN = "plan.json"
+SHORT = 16  # hex digits of a hash in a file's name
+# A block is written after so many images or seconds: a killed run with a slow backbone must not lose many minutes.
 BLOCK = 512
-"""Films of a block ..."""
 BLOCK_S = 20.0
-"""... or seconds after which one is sealed: a slow backbone must not lose many minutes."""
 MOST = float(np.finfo(np.float16).max)
 
 SEEN_FILMS = pl.Schema(
     {
         "image_id": pl.String(),
-        "sha256": pl.String(),  # of the film's file; null where it could not be seen
+        "sha256": pl.String(),  # of the image's file; null where it could not be read
         "width_px": pl.Int64(),
         "height_px": pl.Int64(),
         "notes": pl.List(pl.String),
         "thumbnail": pl.Binary(),  # 32 x 32 grey values
-        "code": pl.String(),  # why it could not be seen, in one word; null where it was
+        "code": pl.String(),  # why it could not be read, in one word; null where it was
         "why": pl.String(),
-        "row": pl.Int64(),  # where its numbers stand in the block; null where it could not be seen
+        "row": pl.Int64(),  # where its numbers stand in the block; null where it could not be read
         "numbers": pl.String(),  # sha256 of the block's numbers
     }
 )
-"""One row a film that was looked at, as a block has it."""
+"""The table of a block: one row per image."""
 
 Numbers = npt.NDArray[np.float16]
 
 
-class SeenFilm(Protocol):
-    """A film that was looked at: what `films.looking` gives."""
-
-    @property
-    def image_id(self) -> str:
-        """Name it."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """Hash of its file."""
-        ...
-
-    @property
-    def width_px(self) -> int:
-        """Its width."""
-        ...
-
-    @property
-    def height_px(self) -> int:
-        """Its height."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What it was."""
-        ...
-
-    @property
-    def features(self) -> npt.NDArray[np.float32]:
-        """What the backbone made of it."""
-        ...
-
-    @property
-    def thumbnail(self) -> npt.NDArray[np.uint8]:
-        """The film, small."""
-        ...
-
-
 class FeatureCache:
-    """What one backbone made of the films of a workspace."""
+    """The features that one backbone computed from the images of a workspace."""
 
     def __init__(self, home: Path, backbone: str, sha256: str, width: int, *, block: int = BLOCK) -> None:
-        """Name the folder; nothing is read or made yet."""
-        self.path = home / FOLDER / f"{_plain(backbone)}-{sha256.removeprefix('sha256:')[:SHORT]}"
+        """Name the folder, with at most `block` images per block; nothing is read or made yet."""
+        plain = re.sub(r"[^a-z0-9._-]+", "-", backbone.lower()).strip("-._")[:60] or "backbone"
+        self.path = home / FOLDER / f"{plain}-{sha256.removeprefix('sha256:')[:SHORT]}"
         self.width = width
         self.block = block
-        """Films of a block, at most."""
 
     def films(self, *columns: str) -> pl.DataFrame:
-        """List every film that was looked at, once, with its `block`; one that was seen counts before a refusal."""
+        """List every image once, with its `block`; one with features counts before a refusal."""
         wanted = [*dict.fromkeys(["image_id", *(columns or SEEN_FILMS), "row"])]
         schema = {**{name: SEEN_FILMS[name] for name in wanted if name in SEEN_FILMS}, "block": pl.String()}
         blocks = [
@@ -113,43 +75,32 @@ class FeatureCache:
             if file.with_suffix(".npy").exists()
         ]
         table = pl.concat([pl.DataFrame(schema=schema), *blocks], how="diagonal")
+        # An image may be in two blocks, of a run that failed and one that did not, or after merging.
         return table.sort("image_id", pl.col("row").is_null(), "block").unique(
             "image_id", keep="first", maintain_order=True
         )
 
     def features(self, image_ids: Sequence[str]) -> StoredFeatures:
-        """Give the features of those of the films that were seen, in this order."""
-        asked = pl.DataFrame({"image_id": pl.Series(image_ids, dtype=pl.String)})
-        placed = asked.join(self.films("row", "numbers"), on="image_id", how="inner", maintain_order="left")
-        placed = placed.filter(pl.col("row").is_not_null())
-        return StoredFeatures(folder=self.path, width=self.width, places=placed)
+        """Give the features of those of the images that have any, in this order."""
+        wanted = pl.DataFrame({"image_id": pl.Series(image_ids, dtype=pl.String)})
+        placed = wanted.join(self.films("row", "numbers"), on="image_id", how="inner", maintain_order="left")
+        return StoredFeatures(folder=self.path, width=self.width, places=placed.filter(pl.col("row").is_not_null()))
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Writer]:
-        """Open the cache for new films; what was put is sealed at the end, however it ends."""
-        with only_one_in(self.path, f"another run is looking at films for {self.path}"):
+        """Open the cache for new images; the open block is written at the end, however it ends."""
+        with only_one_in(self.path, f"another run is looking at images for {self.path}"):
             for part in self.path.glob(".*.part"):
                 part.unlink()
             writer = Writer(self)
             try:
                 yield writer
             finally:
-                writer.seal()
-
-    def seal(self, films: pl.DataFrame, numbers: Numbers) -> None:
-        """Write one block durably, its table last."""
-        stream = io.BytesIO()
-        np.save(stream, numbers, allow_pickle=False)
-        table = parquet(films.with_columns(numbers=pl.lit(sha256(stream.getvalue()))).select(SEEN_FILMS.names()))
-        name = sha256(table).removeprefix("sha256:")[:SHORT]
-        for file, content in ((f"{name}.npy", stream.getvalue()), (f"{name}.parquet", table)):
-            write_durably(self.path / f".{file}.part", content)
-            (self.path / f".{file}.part").replace(self.path / file)
-            sync_folder(self.path)
+                writer.flush()
 
 
 class Writer:
-    """Takes films one by one and seals them in blocks."""
+    """Takes images one by one and writes them in blocks."""
 
     def __init__(self, cache: FeatureCache) -> None:
         """Begin with an empty block."""
@@ -158,53 +109,59 @@ class Writer:
         self._numbers: list[Numbers] = []
         self._since_s = time.monotonic()
 
-    def put(self, film: SeenFilm) -> None:
-        """Keep a film that was seen."""
+    def put(self, film: Any) -> None:
+        """Keep the features of an image."""
+        # An `images.stream.Seen`; it has no type here because the store may not import the images' room.
         if film.features.shape != (self._cache.width,) or not np.all(np.abs(film.features) <= MOST):
             raise JudgeError(
                 f"{film.image_id}: the backbone gave {film.features.shape} numbers up to "
                 f"{np.abs(film.features).max(initial=0):.3g}; {self._cache.width} numbers up to {MOST:.0f} can be kept"
             )
         self._keep(
-            {
-                "image_id": film.image_id,
-                "sha256": film.sha256,
-                "width_px": film.width_px,
-                "height_px": film.height_px,
-                "notes": list(film.notes),
-                "thumbnail": film.thumbnail.tobytes(),
-                "row": len(self._numbers),
-            }
+            image_id=film.image_id,
+            sha256=film.sha256,
+            width_px=film.width_px,
+            height_px=film.height_px,
+            notes=list(film.notes),
+            thumbnail=film.thumbnail.tobytes(),
+            row=len(self._numbers),
         )
         self._numbers.append(film.features.astype(np.float16))
 
     def refuse(self, image_id: str, refusal: Refusal) -> None:
-        """Keep why a film could not be seen."""
-        self._keep({"image_id": image_id, "notes": [], "code": refusal.code, "why": refusal.message})
+        """Keep why an image could not be read."""
+        self._keep(image_id=image_id, notes=[], code=refusal.code, why=refusal.message)
 
-    def seal_if_due(self) -> bool:
-        """Seal the open block if it is full, or has been open for long; say whether it was."""
+    def _keep(self, **row: Any) -> None:
+        self._rows.append(dict.fromkeys(SEEN_FILMS) | row)
+
+    def flush_if_due(self) -> bool:
+        """Write the open block if it is full, or has been open for long; say whether it was."""
         due = len(self._rows) >= self._cache.block or time.monotonic() - self._since_s > BLOCK_S
         if due:
-            self.seal()
+            self.flush()
         return due
 
-    def seal(self) -> None:
-        """Seal the open block, if it holds a film."""
+    def flush(self) -> None:
+        """Write the open block durably, if it holds an image."""
         if self._rows:
             numbers = np.stack(self._numbers) if self._numbers else np.zeros((0, self._cache.width), np.float16)
-            self._cache.seal(pl.DataFrame(self._rows, schema=SEEN_FILMS), numbers)
+            stream = io.BytesIO()
+            np.save(stream, numbers, allow_pickle=False)
+            rows = pl.DataFrame(self._rows, schema=SEEN_FILMS).with_columns(numbers=pl.lit(sha256(stream.getvalue())))
+            table = parquet(rows)
+            name = sha256(table).removeprefix("sha256:")[:SHORT]
+            # The table goes last: a block without it does not count.
+            replace_file(self._cache.path, f"{name}.npy", stream.getvalue())
+            replace_file(self._cache.path, f"{name}.parquet", table)
         self._rows, self._numbers, self._since_s = [], [], time.monotonic()
-
-    def _keep(self, row: dict[str, Any]) -> None:
-        self._rows.append(dict.fromkeys(SEEN_FILMS) | row)
 
 
 class StoredFeatures:
-    """The features of some films, read from their blocks a piece at a time."""
+    """The features of some images, read from their blocks a piece at a time."""
 
     def __init__(self, *, folder: Path, width: int, places: pl.DataFrame) -> None:
-        """Take where each film lies; no number is read yet."""
+        """Take where each image lies; no number is read yet."""
         self.image_ids: list[str] = places["image_id"].to_list()
         self.width = width
         self._folder = folder
@@ -226,49 +183,33 @@ class StoredFeatures:
     def _open(self, name: str) -> Numbers:
         path = self._folder / f"{name}.npy"
         try:
+            # A block is hashed once per reader: many calls read a few rows each.
             whole = name in self._checked or sha256(path.read_bytes()) == self._hashes[name]
             numbers: Numbers | None = np.load(path, mmap_mode="r", allow_pickle=False) if whole else None
         except (OSError, ValueError):
             numbers = None
         if numbers is None:
             raise WorkspaceError(
-                f"{path} is missing or damaged. Remove it, and its films are looked at again: rm {path}"
+                f"{path} is missing or damaged. Remove it, and its images are looked at again: rm {path}"
             )
         self._checked.add(name)
         return numbers
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:60] or "backbone"
-
-
-PLAN = "plan.json"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePlan:
-    """What a probe was asked to look at."""
+    """What a probe set out to look at."""
 
     judge: str
     spec: str
-    films: int
-    """Films of all parts together."""
-    part: int
-    """Films of this part; all where there is no other."""
-    shard: str = ""
-    """The part, as in 1/2."""
+    films: int  # images of all parts together
+    part: int  # images of this part; all where there is no other
+    shard: str = ""  # the part, as in 1/2
 
     def keep(self, folder: Path) -> None:
-        """Write it beside what was seen."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_durably(folder / f".{PLAN}.part", json.dumps(asdict(self), indent=1, ensure_ascii=False).encode())
-            (folder / f".{PLAN}.part").replace(folder / PLAN)
-            sync_folder(folder)
-        except OSError as error:
-            raise WorkspaceError(
-                f"{folder} cannot be written: {error.strerror}. Name another with --workspace DIR"
-            ) from None
+        """Write it beside the features."""
+        with writable(folder):
+            replace_file(folder, PLAN, json.dumps(asdict(self), indent=1, ensure_ascii=False).encode())
 
     @property
     def whole(self) -> ProbePlan:
@@ -281,14 +222,12 @@ class Begun:
     """A probe that was begun, and how far it is."""
 
     plan: ProbePlan
-    films: int
-    """Films that were looked at, and are kept."""
-    busy: bool
-    """Whether somebody is looking at films, or learning from them, now."""
+    films: int  # images that were looked at, and are kept
+    busy: bool  # whether somebody is looking at images, or fitting the probe, now
 
     @property
     def seen(self) -> bool:
-        """Whether all films of the plan were looked at."""
+        """Whether all images of the plan were looked at."""
         return self.films >= self.plan.part
 
 
@@ -303,12 +242,11 @@ def read_plan(folder: Path) -> ProbePlan | None:
 def begun(home: Path) -> Iterator[Begun]:
     """Give every probe that was begun in a workspace."""
     for folder in sorted((home / FOLDER).glob("*")):
-        plan = read_plan(folder)
-        if plan is not None:
+        if (plan := read_plan(folder)) is not None:
             yield Begun(plan=plan, films=films_in(folder), busy=held(folder / ".lock"))
 
 
 def films_in(folder: Path) -> int:
-    """Count the films that the sealed blocks of a folder hold, each once."""
+    """Count the images in the finished blocks of a folder, each once."""
     blocks = [pl.read_parquet(file, columns=["image_id"]) for file in sorted(folder.glob("*.parquet"))]
     return pl.concat([pl.DataFrame(schema={"image_id": pl.String()}), *blocks])["image_id"].n_unique()

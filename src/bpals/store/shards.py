@@ -1,7 +1,6 @@
-"""A draw: which films of a dataset a run set out to ask about, before they were divided into shards.
+"""Shards of a run, and the draw: the images of a dataset that all shards together cover.
 
-Shards are parts of one whole only if they were drawn alike: from the same films, as many, and with the same seed. How
-quickly they were asked about, by whom, and in which folder they lay is of no account.
+Shards are parts of one run only if they were drawn alike: from the same images, as many, and with the same seed.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 from bpals.errors import UsageError
 from bpals.text import several
 
+SHORT = 8  # hex digits of a hash in a sentence
 _FORM = re.compile(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*")
 
 
@@ -22,8 +22,7 @@ _FORM = re.compile(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*")
 class Shard:
     """One part of so many, written 3/8."""
 
-    part: int
-    """From 1."""
+    part: int  # from 1
     of: int
 
     def __post_init__(self) -> None:
@@ -46,31 +45,24 @@ class Shard:
         return f"{self.part}/{self.of}"
 
     def holds(self, image_id: str) -> bool:
-        """Say whether a film is in this part."""
+        """Say whether an image is in this part."""
+        # By the hash of its name: an image stays in its shard when others join the dataset.
         number = int.from_bytes(hashlib.sha256(image_id.encode()).digest()[:8], "big")
         return number % self.of == self.part - 1
 
 
-SHORT = 8
-"""Hex digits of a hash in a sentence."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """So many films, of those that were found."""
+    """A number of images, out of those that were found."""
 
-    limit: int | None
-    """Films that were drawn; none is all that were found."""
-    seed: int | None
-    """Of no account, and none, where all were drawn."""
-    found: int
-    """Films of the dataset that were there ..."""
-    names: str
-    """... and the hash of their names."""
+    limit: int | None  # images that were drawn; None means all that were found
+    seed: int | None  # None where all were drawn: it changes nothing then
+    found: int  # images of the dataset that were there
+    names: str  # the hash of their names
 
     @classmethod
     def of(cls, found: Iterable[str], limit: int | None, seed: int) -> Draw:
-        """Describe the draw of so many films, or of all, from those that were found."""
+        """Describe the draw of so many images, or of all, from those that were found."""
         names = sorted(found)
         some = limit is not None and limit < len(names)
         hashed = hashlib.sha256("\n".join(names).encode()).hexdigest()
@@ -78,15 +70,15 @@ class Draw:
 
     @classmethod
     def read(cls, plan: Mapping[str, Any]) -> Draw | None:
-        """Read the draw that a run wrote down; none where it was not written down yet."""
+        """Read the draw from the plan of a run; None in ledgers that are older than this record."""
         return cls(**plan["draw"]) if "draw" in plan else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Write it out for the record of a run."""
+        """Give it for the plan of a run."""
         return asdict(self)
 
     def covers(self, other: Draw) -> bool:
-        """Say whether every film of the other draw is in this one: a larger number adds to the films of a smaller."""
+        """Say whether every image of the other draw is in this one: a larger draw holds the smaller."""
         if self.names != other.names:
             return self.limit is None and self.found > other.found
         if self.limit is None or other.limit is None:
@@ -94,8 +86,8 @@ class Draw:
         return self.seed == other.seed and self.limit >= other.limit
 
     def words(self, *, named: bool = False) -> str:
-        """Say it in a phrase; with the hash of the films' names where that is what differs."""
+        """Describe it in a phrase, with the hash of the names where that is what differs."""
         which = f" (sha256 of their names {self.names[:SHORT]})" if named else ""
         if self.limit is None:
-            return f"all of {several(self.found, 'film')}{which}"
-        return f"{self.limit:,} of {several(self.found, 'film')}{which}, seed {self.seed}"
+            return f"all of {several(self.found, 'image')}{which}"
+        return f"{self.limit:,} of {several(self.found, 'image')}{which}, seed {self.seed}"

@@ -1,4 +1,7 @@
-"""A table on disk, as text: CSV, CSV.gz or Parquet, told apart by content and not by name."""
+"""Careful reading of tables: CSV, CSV.gz or Parquet, recognised by content and not by name.
+
+Every file that is no table is refused in one line that names the place and the way out.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ import io
 import stat
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,214 +25,12 @@ from bpals.store.files import sha256
 from bpals.text import several
 from bpals.types import Notice
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableWords:
-    """One line a trouble; whoever reads expert labels or scores says a few of them in words of its own."""
-
-    error: type[BpalsError]
-    where: str = ""
-    """What stands after `Check the path`: where it was typed."""
-    folder: str = "{name} is a folder, not a file. Name the file in it"
-    too_large: str = "{name} holds more than {most:,} bytes. Keep only the columns that are needed"
-    gzip_cut: str = "{name} is cut off: its gzip stream ends in the middle. Get it again"
-    gzip_damaged: str = "{name} is damaged: its gzip stream does not check. Get it again"
-    not_utf8: str = (
-        "{name} line {line} is not UTF-8 (byte {byte}). "
-        "If it is Latin-1, type: iconv -f LATIN1 -t UTF-8 {name} > utf8.csv"
-    )
-    empty: str = "{name} is empty. Give a table with a header line and a row a film"
-    no_rows: str = "{name} has {head} but no rows. Give a table with a row a film"
-    cut_row: str = (
-        "{name} line {line} has {fields} where the header has {width}: "
-        "the file is cut off in its last line. Get it again"
-    )
-    uneven_row: str = (
-        "{name} line {line} has {fields} where the header has {width}. "
-        "Mend that line: a field that holds {separator!r} belongs in double quotes"
-    )
-    stray_quote: str = (
-        "{name} line {line} has a stray double quote. Put the whole field in double quotes and double those inside"
-    )
-    open_quote: str = "{name} line {line} opens a double quote that never closes. Close it, or get the file again"
-    doubled: str = "{name} line 1: the column {column!r} stands twice. Rename or remove one of them"
-    parquet_cut: str = "{name} is cut off: this Parquet file has no end. Get it again"
-    parquet_damaged: str = "{name} is a damaged Parquet file ({reason}). Get it again"
-
-    def refusal(self, template: str, **what: object) -> BpalsError:
-        """Fill one of the lines in; give the error to raise."""
-        return self.error(template.format(**what))
-
-
-QUOTE, NEWLINE, RETURN = b'"'[0], b"\n"[0], b"\r"[0]
-
-Places = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skeleton:
-    """The records of a CSV text, blank lines among them; every array has one entry a record."""
-
-    start: Places
-    end: Places
-    fields: Places
-    line: Places
-    filled: npt.NDArray[np.bool_]
-    """False for a blank line."""
-
-
-class CsvText:
-    """A CSV text whose header is read and whose records are known to be whole."""
-
-    def __init__(self, content: bytes, *, name: str, separator: str, words: TableWords) -> None:
-        """Find the records; a text that is no CSV is refused with the line where it breaks."""
-        self.name = name
-        self._content = content
-        self._separator = separator
-        self._words = words
-        self._skeleton = find_skeleton(content, name=name, separator=separator, words=words)
-        self._head = self._find_header()
-        self.header = self._read_header()
-        self._check_widths()
-
-    @property
-    def lines(self) -> Places:
-        """The line of each row in the file; the header is line 1."""
-        return self._rows(self._skeleton.line)
-
-    def read(self, places: list[int]) -> pl.DataFrame:
-        """Give the fields at these places of every row as text; each column is called by its place."""
-        bones = self._skeleton
-        width = int(bones.fields[self._head + 1 :].max())
-        unreadable = self._words.error(f"{self.name} cannot be read: its rows cannot be told apart. Get the file again")
-        try:
-            frame = pl.read_csv(
-                self._content[int(bones.start[self._head + 1]) :],
-                has_header=False,
-                separator=self._separator,
-                schema={str(place): pl.String for place in range(width)},
-                empty_string_is_null=False,
-                columns=[place for place in places if place < width],
-                missing_columns="insert",
-            )
-        except pl.exceptions.PolarsError:
-            raise unreadable from None
-        if frame.height != bones.start.size - self._head - 1:
-            raise unreadable
-        filled = frame.filter(pl.Series(bones.filled[self._head + 1 :])).fill_null("")
-        return filled.select(pl.col(str(p)) if p < width else pl.lit("").alias(str(p)) for p in places)
-
-    def _find_header(self) -> int:
-        filled = np.flatnonzero(self._skeleton.filled)
-        if filled.size == 0:
-            raise self._words.refusal(self._words.empty, name=self.name)
-        if filled.size == 1:
-            raise self._words.refusal(self._words.no_rows, name=self.name, head="a header line")
-        return int(filled[0])
-
-    def _read_header(self) -> list[str]:
-        start, end = int(self._skeleton.start[self._head]), int(self._skeleton.end[self._head])
-        columns = split_header(self._content[start:end], self._separator, name=self.name, words=self._words)
-        return _spelled_out(columns) if self._rows(self._skeleton.fields)[0] > len(columns) else columns
-
-    def _check_widths(self) -> None:
-        """Refuse records with more or fewer fields than the header; nameless columns at its end may be missing."""
-        named = max((place + 1 for place, column in enumerate(self.header) if column), default=0)
-        fields = self._rows(self._skeleton.fields)
-        wrong = np.flatnonzero((fields < named) | (fields > len(self.header)))
-        if wrong.size == 0:
-            return
-        row, words = int(wrong[0]), self._words
-        raise words.refusal(
-            words.cut_row if row == fields.size - 1 and fields[row] < named else words.uneven_row,
-            name=self.name,
-            line=self.lines[row],
-            fields=several(int(fields[row]), "field"),
-            width=len(self.header),
-            separator=self._separator,
-        )
-
-    def _rows(self, values: Places) -> Places:
-        after = slice(self._head + 1, None)
-        return values[after][self._skeleton.filled[after]]
-
-
-def split_header(line: bytes, separator: str, *, name: str, words: TableWords) -> list[str]:
-    """Give the names of the columns out of the header's line."""
-    try:
-        columns = next(csv.reader([line.decode("utf-8")], delimiter=separator), [])
-    except csv.Error as error:
-        raise words.error(f"{name} line 1 is no header: {error}. Give a table with a header line") from None
-    return [column.strip() for column in columns]
-
-
-def _spelled_out(header: list[str]) -> list[str]:
-    """Take `OriginalImage[Width,Height]` apart: NIH's rows have a value for each word in the brackets."""
-    return [piece.strip() for name in header for piece in (name.split(",") if "[" in name else [name])]
-
-
-def find_skeleton(content: bytes, *, name: str, separator: str, words: TableWords) -> Skeleton:
-    """Find every record of a CSV text; a separator or line break inside double quotes is none."""
-    # A line break on either side, so that every byte has neighbours: padded[i] stands before text[i].
-    padded = np.frombuffer(b"\n%b\n" % content, np.uint8)
-    text = padded[1:-1]
-    structural = np.zeros(256, bool)
-    structural[[QUOTE, NEWLINE, ord(separator)]] = True
-    marks = np.flatnonzero(structural[text])
-    kinds = text[marks]
-    inside = (np.cumsum(kinds == QUOTE) & 1).astype(bool)
-    newlines = marks[kinds == NEWLINE]
-    if trouble := _find_quote_trouble(padded, marks, inside, separator=ord(separator), words=words):
-        place, template = trouble
-        raise words.refusal(template, name=name, line=np.searchsorted(newlines, place) + 1)
-    end = marks[(kinds == NEWLINE) & ~inside]
-    if text.size and not content.endswith(b"\n"):
-        end = np.append(end, text.size)
-    start = np.concatenate([np.zeros(1, np.int64), end[:-1] + 1])[: end.size]
-    between = marks[(kinds == ord(separator)) & ~inside]
-    ends_in_return = (end > start) & (padded[end] == RETURN)
-    fields = np.searchsorted(between, end) - np.searchsorted(between, start) + 1
-    end = end - ends_in_return
-    filled = end > start
-    # A line of blanks alone is a blank line.
-    for row in np.flatnonzero(filled & (fields == 1)):
-        filled[row] = bool(content[start[row] : end[row]].strip())
-    return Skeleton(start=start, end=end, fields=fields, line=np.searchsorted(newlines, start) + 1, filled=filled)
-
-
-def _find_quote_trouble(
-    padded: npt.NDArray[np.uint8],
-    marks: Places,
-    inside: npt.NDArray[np.bool_],
-    *,
-    separator: int,
-    words: TableWords,
-) -> tuple[int, str] | None:
-    """Find the first double quote that stands in the middle of a field, or the one that never closes; and its words."""
-    is_quote = padded[marks + 1] == QUOTE
-    quotes, opens = marks[is_quote], inside[is_quote]
-    if quotes.size == 0:
-        return None
-    neighbour = np.where(opens, padded[quotes], padded[quotes + 2])
-    line_end = (neighbour == RETURN) & (padded[np.minimum(quotes + 3, padded.size - 1)] == NEWLINE)
-    apart = np.isin(neighbour, np.array([separator, NEWLINE, QUOTE], np.uint8)) | (~opens & line_end)
-    stray = quotes[~apart]
-    if stray.size:
-        return int(stray[0]), words.stray_quote
-    if opens[-1]:
-        return int(quotes[-1]), words.open_quote
-    return None
-
-
+# Ten times PadChest's CSV. A small gzip can hold far more than a machine has.
 MOST_BYTES = 1 << 30
-"""Bytes that are read at most, ten times PadChest's CSV: a small gzip can hold far more than a machine has."""
-
+# A longer cell is damage, such as a quote that never closes: no label, name or number has so many bytes.
 LONGEST_FIELD = 65_536
-"""A label, name or number longer than this many bytes is damage, such as a quote that never closes."""
-
+# Joins the words of a Parquet list in a text; no label holds this control character.
 LIST_SEPARATOR = "\x1f"
-"""Stands between the words of a Parquet list when it is read as text; the character no label has."""
-
 MAGIC = {
     b"\x89PNG": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -247,35 +47,56 @@ MAGIC = {
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 GZIP = b"\x1f\x8b"
 PARQUET = b"PAR1"
+QUOTE, NEWLINE, RETURN = b'"'[0], b"\n"[0], b"\r"[0]
+
+Places = npt.NDArray[np.int64]
 
 
-class TableFile(Protocol):
-    """A table whose header is known and whose rows are not read yet."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWords:
+    """The messages about a bad table; readers of expert labels or scores replace a few with their own."""
 
-    name: str
-    sha256: str
+    error: type[BpalsError]
+    where: str = ""  # follows `Check the path`: the option where the path was typed
+    folder: str = "{name} is a folder, not a file. Name the file in it"
+    too_large: str = "{name} holds more than {most:,} bytes. Keep only the columns that are needed"
+    gzip_cut: str = "{name} is cut off: its gzip stream ends in the middle. Get it again"
+    gzip_damaged: str = "{name} is damaged: its gzip stream does not check. Get it again"
+    not_utf8: str = (
+        "{name} line {line} is not UTF-8 (byte {byte}). "
+        "If it is Latin-1, type: iconv -f LATIN1 -t UTF-8 {name} > utf8.csv"
+    )
+    empty: str = "{name} is empty. Give a table with a header line and one row per image"
+    no_rows: str = "{name} has {head} but no rows. Give a table with one row per image"
+    cut_row: str = (
+        "{name} line {line} has {fields} where the header has {width}: "
+        "the file is cut off in its last line. Get it again"
+    )
+    uneven_row: str = (
+        "{name} line {line} has {fields} where the header has {width}. "
+        "Mend that line: a field that holds {separator!r} belongs in double quotes"
+    )
+    stray_quote: str = (
+        "{name} line {line} has a stray double quote. Put the whole field in double quotes and double those inside"
+    )
+    open_quote: str = "{name} line {line} opens a double quote that never closes. Close it, or get the file again"
+    doubled: str = "{name} line 1: the column {column!r} appears twice. Rename or remove one of them"
+    parquet_cut: str = "{name} is cut off: this Parquet file has no end. Get it again"
+    parquet_damaged: str = "{name} is a damaged Parquet file ({reason}). Get it again"
 
-    @property
-    def header(self) -> list[str]:
-        """The names of the columns, as the file has them."""
-
-    def read(self, columns: list[str]) -> RawTable:
-        """Read these columns as text."""
-
-    def whole(self, *, typed: bool = False) -> RawTable:
-        """Read every column, a nameless one by its number, without blank rows; as text, or as Parquet has it."""
+    def refusal(self, template: str, **what: object) -> BpalsError:
+        """Fill in one of the messages; give the error to raise."""
+        return self.error(template.format(**what))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTable:
-    """The columns that were asked for, as stripped text; the empty text where nothing stands."""
+    """The wanted columns as stripped text; the empty text where there is nothing."""
 
     name: str
     frame: pl.DataFrame
-    lines: npt.NDArray[np.int64] | None
-    """The line of each row in the file; none for Parquet, which has rows but no lines."""
-    lists: frozenset[str] = field(default_factory=frozenset)
-    """Columns that were lists in Parquet: their words stand apart by LIST_SEPARATOR."""
+    lines: Places | None  # the line of each row in the file; none for Parquet, which has rows but no lines
+    lists: frozenset[str] = frozenset()  # columns that were lists in Parquet, joined by LIST_SEPARATOR
 
     def place(self, row: int) -> str:
         """Name a row as a person finds it: `my.csv line 17`; in Parquet the first row is row 1."""
@@ -291,11 +112,9 @@ class RawTable:
         if row is None:
             return []
         found = int(bad.sum())
-        return [Notice(code=code, count=found, message=f"{message}: {found:,}, first in {self._short_place(row)}")]
-
-    def _short_place(self, row: int) -> str:
-        # A notice goes into the report, which has no business with the folders of a machine.
-        return f"{Path(self.name).name} {self._row(row)}"
+        # A notice goes into the report, which must not show the folders of a machine: only the file's name.
+        first = f"{Path(self.name).name} {self._row(row)}"
+        return [Notice(code=code, count=found, message=f"{message}: {found:,}, first in {first}")]
 
     def _row(self, row: int) -> str:
         return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
@@ -303,7 +122,7 @@ class RawTable:
     def filter(self, keep: pl.Series) -> RawTable:
         """Keep the marked rows, which still know their lines."""
         lines = None if self.lines is None else self.lines[keep.to_numpy()]
-        return RawTable(name=self.name, frame=self.frame.filter(keep), lines=lines, lists=self.lists)
+        return replace(self, frame=self.frame.filter(keep), lines=lines)
 
 
 def open_table(
@@ -315,11 +134,9 @@ def open_table(
     digest = sha256(stored)
     content = _gunzip(stored, name=name, words=words, most_bytes=most_bytes)
     if content[:4] == PARQUET:
-        return _ParquetTable(content, name=name, sha256=digest, words=words)
+        return ParquetTable(content, name=name, sha256=digest, words=words)
     plain = _check_text(content, name=name, words=words)
-    parted = separator or _separator(name, plain)
-    text = CsvText(plain, name=name, separator=parted, words=words)
-    return _CsvTable(text, name=name, sha256=digest, words=words)
+    return CsvTable(plain, name=name, separator=separator or _separator(name, plain), words=words, sha256=digest)
 
 
 def read_columns(path: str | Path, *, words: TableWords) -> list[str]:
@@ -327,9 +144,9 @@ def read_columns(path: str | Path, *, words: TableWords) -> list[str]:
     name = str(path)
     content = _gunzip(read_bytes(path, words=words), name=name, words=words, most_bytes=MOST_BYTES)
     if content[:4] == PARQUET:
-        return _ParquetTable(content, name=name, sha256="", words=words).header
+        return ParquetTable(content, name=name, sha256="", words=words).header
     first = _check_text(_first_line(content), name=name, words=words)
-    return split_header(first, _separator(name, first), name=name, words=words)
+    return _split_header(first, _separator(name, first), name=name, words=words)
 
 
 def read_bytes(path: str | Path, *, words: TableWords, most_bytes: int = MOST_BYTES) -> bytes:
@@ -410,18 +227,32 @@ def _separator(name: str, content: bytes) -> str:
     return ";" if first.count(b";") > first.count(b",") else ","
 
 
-class _CsvTable:
-    def __init__(self, text: CsvText, *, name: str, sha256: str, words: TableWords) -> None:
+class CsvTable:
+    """A CSV text whose header is read and whose records are known to be whole."""
+
+    def __init__(self, content: bytes, *, name: str, separator: str, words: TableWords, sha256: str = "") -> None:
+        """Find the records; a text that is no CSV is refused with the line where it breaks."""
         self.name = name
         self.sha256 = sha256
-        self.header = text.header
-        self._text = text
+        self._content = content
+        self._separator = separator
         self._words = words
+        self._records = _find_records(content, name=name, separator=separator, words=words)
+        self._head = self._find_header()
+        self.header = self._read_header()
+        self._check_widths()
+
+    @property
+    def lines(self) -> Places:
+        """The line of each row in the file; the header is line 1."""
+        return self._rows(self._records.line)
 
     def read(self, columns: list[str]) -> RawTable:
+        """Read these columns as text."""
         return self._read([self.header.index(column) for column in columns], columns)
 
     def whole(self, *, typed: bool = False) -> RawTable:  # noqa: ARG002  a text has no types
+        """Read every column as text, without blank rows."""
         raw = self._read(list(range(len(self.header))), _numbered(self.header, name=self.name, words=self._words))
         blank = raw.frame.select(pl.all_horizontal(pl.all() == "")).to_series()
         if blank.all():
@@ -429,12 +260,150 @@ class _CsvTable:
         return raw.filter(~blank) if blank.any() else raw
 
     def _read(self, places: list[int], names: list[str]) -> RawTable:
-        frame = self._text.read(places).rename(dict(zip(map(str, places), names, strict=True)))
-        return _strip(RawTable(name=self.name, frame=frame, lines=self._text.lines), self._words)
+        frame = self.cells(places).rename(dict(zip(map(str, places), names, strict=True)))
+        return _strip(RawTable(name=self.name, frame=frame, lines=self.lines), self._words)
+
+    def cells(self, places: list[int]) -> pl.DataFrame:
+        """Give the fields at these places of every row as text; each column is named by its place."""
+        records = self._records
+        width = int(records.fields[self._head + 1 :].max())
+        unreadable = self._words.error(f"{self.name} cannot be read: its rows cannot be told apart. Get the file again")
+        try:
+            frame = pl.read_csv(
+                self._content[int(records.start[self._head + 1]) :],
+                has_header=False,
+                separator=self._separator,
+                schema={str(place): pl.String for place in range(width)},
+                empty_string_is_null=False,
+                columns=[place for place in places if place < width],
+                missing_columns="insert",
+            )
+        except pl.exceptions.PolarsError:
+            raise unreadable from None
+        # Polars and the search for records must agree, or every later line number is wrong.
+        if frame.height != records.start.size - self._head - 1:
+            raise unreadable
+        filled = frame.filter(pl.Series(records.filled[self._head + 1 :])).fill_null("")
+        return filled.select(pl.col(str(p)) if p < width else pl.lit("").alias(str(p)) for p in places)
+
+    def _find_header(self) -> int:
+        filled = np.flatnonzero(self._records.filled)
+        if filled.size < 2:
+            template = self._words.no_rows if filled.size else self._words.empty
+            raise self._words.refusal(template, name=self.name, head="a header line")
+        return int(filled[0])
+
+    def _read_header(self) -> list[str]:
+        line = self._content[int(self._records.start[self._head]) : int(self._records.end[self._head])]
+        columns = _split_header(line, self._separator, name=self.name, words=self._words)
+        return _spelled_out(columns) if self._rows(self._records.fields)[0] > len(columns) else columns
+
+    def _check_widths(self) -> None:
+        """Refuse records with more or fewer fields than the header; nameless columns at its end may be missing."""
+        named = max((place + 1 for place, column in enumerate(self.header) if column), default=0)
+        fields = self._rows(self._records.fields)
+        wrong = np.flatnonzero((fields < named) | (fields > len(self.header)))
+        if wrong.size == 0:
+            return
+        row, words = int(wrong[0]), self._words
+        raise words.refusal(
+            words.cut_row if row == fields.size - 1 and fields[row] < named else words.uneven_row,
+            name=self.name,
+            line=self.lines[row],
+            fields=several(int(fields[row]), "field"),
+            width=len(self.header),
+            separator=self._separator,
+        )
+
+    def _rows(self, values: Places) -> Places:
+        after = slice(self._head + 1, None)
+        return values[after][self._records.filled[after]]
 
 
-class _ParquetTable:
+def _split_header(line: bytes, separator: str, *, name: str, words: TableWords) -> list[str]:
+    """Give the names of the columns out of the header's line."""
+    try:
+        columns = next(csv.reader([line.decode("utf-8")], delimiter=separator), [])
+    except csv.Error as error:
+        raise words.error(f"{name} line 1 is no header: {error}. Give a table with a header line") from None
+    return [column.strip() for column in columns]
+
+
+def _spelled_out(header: list[str]) -> list[str]:
+    """Take `OriginalImage[Width,Height]` apart: NIH's rows have a value for each word in the brackets."""
+    return [piece.strip() for name in header for piece in (name.split(",") if "[" in name else [name])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Records:
+    """The records of a CSV text, blank lines included; every array has one entry per record."""
+
+    start: Places
+    end: Places
+    fields: Places
+    line: Places
+    filled: npt.NDArray[np.bool_]  # False for a blank line
+
+
+def _find_records(content: bytes, *, name: str, separator: str, words: TableWords) -> _Records:
+    """Find every record of a CSV text; a separator or line break inside double quotes is none."""
+    # A line break on either side, so that every byte has neighbours: padded[i] stands before text[i].
+    padded = np.frombuffer(b"\n%b\n" % content, np.uint8)
+    text = padded[1:-1]
+    structural = np.zeros(256, bool)
+    structural[[QUOTE, NEWLINE, ord(separator)]] = True
+    marks = np.flatnonzero(structural[text])
+    kinds = text[marks]
+    # After an odd number of quotes we are inside a field; a doubled quote counts twice and changes nothing.
+    inside = (np.cumsum(kinds == QUOTE) & 1).astype(bool)
+    newlines = marks[kinds == NEWLINE]
+    if trouble := _find_quote_trouble(padded, marks, inside, separator=ord(separator), words=words):
+        place, template = trouble
+        raise words.refusal(template, name=name, line=np.searchsorted(newlines, place) + 1)
+    end = marks[(kinds == NEWLINE) & ~inside]
+    if text.size and not content.endswith(b"\n"):
+        end = np.append(end, text.size)
+    start = np.concatenate([np.zeros(1, np.int64), end[:-1] + 1])[: end.size]
+    between = marks[(kinds == ord(separator)) & ~inside]
+    ends_in_return = (end > start) & (padded[end] == RETURN)
+    fields = np.searchsorted(between, end) - np.searchsorted(between, start) + 1
+    end = end - ends_in_return
+    filled = end > start
+    # A line of blanks alone is a blank line.
+    for row in np.flatnonzero(filled & (fields == 1)):
+        filled[row] = bool(content[start[row] : end[row]].strip())
+    return _Records(start=start, end=end, fields=fields, line=np.searchsorted(newlines, start) + 1, filled=filled)
+
+
+def _find_quote_trouble(
+    padded: npt.NDArray[np.uint8],
+    marks: Places,
+    inside: npt.NDArray[np.bool_],
+    *,
+    separator: int,
+    words: TableWords,
+) -> tuple[int, str] | None:
+    """Find the first double quote that stands in the middle of a field, or the one that never closes; and its words."""
+    is_quote = padded[marks + 1] == QUOTE
+    quotes, opens = marks[is_quote], inside[is_quote]
+    if quotes.size == 0:
+        return None
+    neighbour = np.where(opens, padded[quotes], padded[quotes + 2])
+    line_end = (neighbour == RETURN) & (padded[np.minimum(quotes + 3, padded.size - 1)] == NEWLINE)
+    apart = np.isin(neighbour, np.array([separator, NEWLINE, QUOTE], np.uint8)) | (~opens & line_end)
+    stray = quotes[~apart]
+    if stray.size:
+        return int(stray[0]), words.stray_quote
+    if opens[-1]:
+        return int(quotes[-1]), words.open_quote
+    return None
+
+
+class ParquetTable:
+    """A Parquet file whose columns are known and whose rows are not read yet."""
+
     def __init__(self, content: bytes, *, name: str, sha256: str, words: TableWords) -> None:
+        """Read the schema; a file that is cut off or damaged is refused."""
         self.name = name
         self.sha256 = sha256
         self._content = content
@@ -448,9 +417,11 @@ class _ParquetTable:
 
     @property
     def header(self) -> list[str]:
+        """The names of the columns, as the file has them."""
         return list(self._schema)
 
     def read(self, columns: list[str]) -> RawTable:
+        """Read these columns as text."""
         frame = self._frame(columns)
         lists = frozenset(name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List))
         for name, dtype in frame.schema.items():
@@ -468,10 +439,10 @@ class _ParquetTable:
         return _strip(RawTable(name=self.name, frame=text.fill_null(""), lines=None, lists=lists), self._words)
 
     def whole(self, *, typed: bool = False) -> RawTable:
+        """Read every column, a nameless one by its number; as text, or in the types of the file."""
         names = _numbered(self.header, name=self.name, words=self._words)
         raw = RawTable(name=self.name, frame=self._frame(self.header), lines=None) if typed else self.read(self.header)
-        named = raw.frame.rename(dict(zip(self.header, names, strict=True)))
-        return RawTable(name=raw.name, frame=named, lines=None, lists=raw.lists)
+        return replace(raw, frame=raw.frame.rename(dict(zip(self.header, names, strict=True))))
 
     def _frame(self, columns: list[str]) -> pl.DataFrame:
         try:
@@ -485,6 +456,9 @@ class _ParquetTable:
     def _damaged(self, error: BaseException) -> BpalsError:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return self._words.refusal(self._words.parquet_damaged, name=self.name, reason=reason)
+
+
+TableFile = CsvTable | ParquetTable
 
 
 def _numbered(header: list[str], *, name: str, words: TableWords) -> list[str]:
@@ -507,4 +481,4 @@ def _strip(raw: RawTable, words: TableWords) -> RawTable:
                 f"{raw.place(row)}, column {column!r}, holds {sizes[row]:,} bytes, which is no label, name or number. "
                 "Look for a quote that closes too late"
             )
-    return RawTable(name=raw.name, frame=frame, lines=raw.lines, lists=raw.lists)
+    return replace(raw, frame=frame)

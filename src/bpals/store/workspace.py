@@ -1,16 +1,14 @@
-"""The workspace: a folder of sealed tables that is whole or does not count.
+"""The workspace: a folder with the output of one audit and of the image judges, whole or not counted.
 
     claims.parquet  judgments/<judge>.parquet  signal.parquet  report.html  run.json
     groups.parquet  calibration.parquet        where the audit was calibrated on expert labels
-    group-judgments.parquet                    what the record judge says of groups, where experts speak of some
-    judgments/<judge>.json                     an image judge that was sealed here, beside any audit
+    group-judgments.parquet                    the metadata judge on groups, where experts label some
+    judgments/<judge>.json                     the record of a finished image judge
+    films.parquet  film-checks.json            what was checked about the images themselves
 
-An audit writes into a staging folder, moves each file into its place and writes `run.json` last. `run.json`
-names every file with its sha256; a set that does not match it counts as none. So a reader sees the whole old
-output, the whole new one, or a WorkspaceError. One that was killed while it moved its files is finished by the next
-that writes, or by `mend`. The ledger, `ledger.sqlite`, is never touched here.
-
-An image judge is sealed by itself, beside the audit: see `sealedjudge.py`.
+An audit writes into a staging folder, moves each file into its place and writes `run.json` last. `run.json` lists
+every file with its sha256. A reader gets the whole old output, the whole new one, or a WorkspaceError. An output that
+was killed while it moved its files is completed by the next writer, or by `mend`.
 """
 
 from __future__ import annotations
@@ -30,172 +28,40 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import UnknownName, UsageError, WorkspaceError
-from bpals.store.files import named, names_files, only_one_in, parquet, sha256, sync_folder, write_durably
+from bpals.store.files import (
+    list_files,
+    lists_files,
+    only_one_in,
+    parquet,
+    replace_file,
+    sha256,
+    sync_folder,
+    writable,
+    write_durably,
+)
 from bpals.text import several
 from bpals.types import FILM_CHECKS
 
+# The version of the layout. A workspace of another format is refused: a guess could mix two meanings of a column.
 FORMAT = 1
-"""The version of the folder's layout; a workspace of another format is refused, never guessed at."""
+RUN = "run.json"
 JUDGMENTS = "judgments"
+# What a command was given once and later commands reuse: where the images are, which dataset, which ledger.
+REMEMBERED = "remembered.json"
+# The answers of judges and readers, unless the workspace was given a PostgreSQL address. Nothing here touches it.
+LEDGER = "ledger.sqlite"
+# The folder of a command that names none, and the folder of the demo.
+USUAL, DEMO = Path("audit"), Path("demo")
+
+# Every audit runs the metadata judge anew; `all` means it and every finished judge. So no judge may take these names.
 RECORD_JUDGE = "record"
-"""The judge that an audit asks anew ..."""
 ALL_JUDGES = "all"
-"""... and what stands for it and every sealed one; no sealed judge may take their names."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 LONGEST = 80
+# Ends the name of the table with a judge's answers about the images themselves, before `.parquet`.
 FILMS = ".films"
-"""How the table of what a judge says of the films themselves ends, before `.parquet`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SealedJudge:
-    """One image judge with all its answers. If it is sealed anew while it is read, reading fails."""
-
-    path: Path
-    name: str
-    record: dict[str, Any]
-    """card, counts by outcome, offsets by subject, and its files with their sha256."""
-    sha256: str
-    """Of its record, which names its files: two judges with the same one gave the same answers."""
-
-    @property
-    def card(self) -> dict[str, Any]:
-        """Who the judge is."""
-        return dict(self.record["card"])
-
-    @property
-    def offsets(self) -> dict[str, Any]:
-        """Subject -> its mean logits without a film, `[present, absent]`; empty where it has no controls."""
-        return dict(self.record.get("offsets") or {})
-
-    def answers(self, *columns: str) -> pl.DataFrame:
-        """Read what it says of the findings, or some columns of it."""
-        return pl.read_parquet(io.BytesIO(self.read(f"{self.name}.parquet")), columns=list(columns) or None)
-
-    def film_answers(self) -> pl.DataFrame | None:
-        """Read what it says of the films themselves; None where it was not asked."""
-        name = f"{self.name}{FILMS}.parquet"
-        return pl.read_parquet(io.BytesIO(self.read(name))) if name in self.record["files"] else None
-
-    def read(self, name: str) -> bytes:
-        """Read one of its files; it must be the one that its record names."""
-        again = _again(self.path.parent)
-        try:
-            content = (self.path / name).read_bytes()
-        except OSError as error:
-            raise WorkspaceError(f"{self.path / name} cannot be read: {error.strerror}. {again}") from None
-        if sha256(content) != self.record["files"][name]["sha256"]:
-            raise WorkspaceError(f"{self.path / name} is not the file that {self.name}.json names. {again}")
-        return content
-
-
-def check_judge_name(name: str) -> str:
-    """Refuse a name that cannot be a file's, or that means something else; give it back."""
-    if name in (RECORD_JUDGE, ALL_JUDGES):
-        raise UsageError(f"a judge cannot be called {name!r}: the word has a meaning of its own. Call it 'my-{name}'")
-    if not NAME.fullmatch(name) or name.endswith(FILMS) or len(name) > LONGEST:
-        plain = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._").removesuffix(FILMS)[:LONGEST] or "my-judge"
-        raise UsageError(
-            f"a judge cannot be called {name!r}: a name is small letters, digits, '-', '_' and '.', "
-            f"at most {LONGEST} of them, and does not end in {FILMS!r}. Call it {plain!r}"
-        )
-    return name
-
-
-def seal_judge(
-    home: Path,
-    name: str,
-    card: Mapping[str, Any],
-    tables: Mapping[str, pl.DataFrame | None],
-    extra: Mapping[str, Any],
-) -> Path:
-    """Write a judge's tables durably, its record last; give the path of that record.
-
-    `tables` are its answers, under the empty name, and what it says of films. `extra` is what else the record says:
-    above all `offsets`, subject -> the judge's mean logits without a film, `[present, absent]`.
-    """
-    check_judge_name(name)
-    folder = home / JUDGMENTS
-    written = {f"{name}{end}.parquet": parquet(table) for end, table in tables.items() if table is not None}
-    answers = tables[""]
-    outcomes = pl.Series(dtype=pl.String) if answers is None else answers["outcome"].cast(pl.String)
-    counts = dict(outcomes.alias("outcome").value_counts().sort("outcome").iter_rows())
-    record = {"format": FORMAT, "card": dict(card), "counts": counts, **extra, "files": named(written)}
-    text = json.dumps(record, indent=1, ensure_ascii=False).encode()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # not the audit's lock: an audit must not keep a judge from its seal
-            for part in folder.glob(".*.part"):
-                part.unlink()
-            for file, content in {**written, f"{name}.json": text}.items():
-                write_durably(folder / f".{file}.part", content)
-                (folder / f".{file}.part").replace(folder / file)
-                sync_folder(folder)
-            for end in tables:
-                if f"{name}{end}.parquet" not in written:
-                    (folder / f"{name}{end}.parquet").unlink(missing_ok=True)
-    except OSError as error:
-        raise WorkspaceError(
-            f"{folder} cannot be written: {error.strerror}. Name another with --workspace DIR"
-        ) from None
-    return folder / f"{name}.json"
-
-
-def judge_names(home: Path) -> list[str]:
-    """Name the judges that have a record here, whole or not."""
-    records = (home / JUDGMENTS).glob("*.json")
-    return sorted(path.name.removesuffix(".json") for path in records if NAME.fullmatch(path.name))
-
-
-def unsealed(home: Path) -> list[str]:
-    """Name the judges whose answers lie here without a record: they were being sealed, and do not count."""
-    folder = home / JUDGMENTS
-    tables = (path.name.removesuffix(".parquet") for path in folder.glob("*.parquet") if NAME.fullmatch(path.name))
-    names = {name.removesuffix(FILMS) for name in tables} - {RECORD_JUDGE}
-    return sorted(name for name in names if not (folder / f"{name}.json").exists())
-
-
-def open_judge(home: Path, name: str) -> SealedJudge:
-    """Open one sealed judge; its record must be whole and its files those that it names."""
-    path = home / JUDGMENTS / f"{name}.json"
-    again = _again(home)
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        raise UnknownName.of("sealed judge", name, judge_names(home), where=str(home)) from None
-    except OSError as error:
-        raise WorkspaceError(f"{path} cannot be read: {error.strerror}. {again}") from None
-    try:
-        record = json.loads(text)
-        whole = record["format"] == FORMAT and names_files(record) and isinstance(record["counts"], dict)
-        whole = whole and isinstance(record["card"], dict) and f"{name}.parquet" in record["files"]
-        whole = whole and {f"{name}.parquet", f"{name}{FILMS}.parquet"}.issuperset(record["files"])
-    except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise WorkspaceError(f"{path} is not the record of a judge in format {FORMAT}: it is damaged. {again}")
-    judge = SealedJudge(path=path.parent, name=name, record=record, sha256=sha256(text))
-    for file in record["files"]:
-        judge.read(file)
-    return judge
-
-
-def _again(home: Path) -> str:
-    return (
-        "Run that judge again (bpals judge run), which seals it anew, or leave it out: "
-        f"bpals audit --workspace {home} --judges {RECORD_JUDGE}"
-    )
-
-
-RUN = "run.json"
-REMEMBERED = "remembered.json"
-"""What was given once to a command and holds for the workspace: where the films are, which dataset it is."""
-LEDGER = "ledger.sqlite"
-"""What asked judges and readers said, unless the workspace was given an address for it."""
-AGAIN = "Type: bpals audit --workspace {}"
-USUAL, DEMO = Path("audit"), Path("demo")
-"""The folder of a command that names none, and that of the demo."""
+CHECKS_TABLE, CHECKS_RECORD = "films.parquet", "film-checks.json"
+_AUDIT_AGAIN = "Type: bpals audit --workspace {}"
 
 
 class Workspace:
@@ -212,18 +78,16 @@ class Workspace:
     @property
     def run(self) -> dict[str, Any]:
         """The record of the run that made this workspace: what was read, decided and written."""
-        again = AGAIN.format(self.path)
+        again = _AUDIT_AGAIN.format(self.path)
         try:
-            text = (self.path / RUN).read_bytes()
+            run = json.loads((self.path / RUN).read_bytes())
+            written = run["format"]
         except FileNotFoundError:
-            begun = (self.path / ".lock").exists() or bool(self._strangers())
+            begun = (self.path / ".lock").exists() or bool(self._foreign_files())
             state = "is half-written" if begun else "holds no audit"
             raise WorkspaceError(f"{self.path} {state}: there is no {RUN}. {self.or_the_demo(again)}") from None
         except OSError as error:
             raise WorkspaceError(f"{self.path / RUN} cannot be read: {error.strerror}. {again}") from None
-        try:
-            run = json.loads(text)
-            written = run["format"]
         except (ValueError, KeyError, TypeError):
             raise WorkspaceError(f"{self.path / RUN} is not a run record of bpals. {again}") from None
         if written != FORMAT:
@@ -231,54 +95,46 @@ class Workspace:
                 f"{self.path} was written by bpals {run.get('bpals', '?')} in format {written}; "
                 f"this bpals reads format {FORMAT}. {again}"
             )
-        if not names_files(run):
+        if not lists_files(run):
             raise WorkspaceError(f"{self.path / RUN} does not name its files: it is damaged. {again}")
         return dict(run)
 
     def or_the_demo(self, otherwise: str) -> str:
-        """Say what to type next: who has no audit here, and a demo that was read beside it, most likely means that."""
-        read = all((DEMO / name).exists() for name in (RUN, LEDGER))
-        if self.path != USUAL or (self.path / RUN).exists() or not read:
+        """Say what to type next; where only a demo is here, most people mean that one."""
+        demo = all((DEMO / name).exists() for name in (RUN, LEDGER))
+        if self.path != USUAL or (self.path / RUN).exists() or not demo:
             return otherwise
         return (
             f"Type the same with --workspace {DEMO} for the demo that is here, or: {otherwise.removeprefix('Type: ')}"
         )
 
     def files(self) -> set[str]:
-        """Name the files of the audit that is here, whole or not; none if there is no readable `run.json`."""
+        """Name the files of this audit, whole or not; none if there is no readable `run.json`."""
         try:
             return set(self.run["files"])
         except WorkspaceError:
             return set()
 
-    def open(self) -> Sealed:
-        """Check every file against `run.json` and give the audit that they make; what does not match counts as none."""
-        sealed = Sealed(path=self.path, run=self.run)
-        for name in sealed.run["files"]:
-            sealed.read(name)
-        return sealed
+    def open(self) -> FinishedAudit:
+        """Check every file against `run.json` and give the audit; a set that does not match is refused."""
+        audit = FinishedAudit(path=self.path, run=self.run)
+        for name in audit.run["files"]:
+            audit.read(name)
+        return audit
 
     @property
     def keeps_ledger(self) -> bool:
-        """Whether judges were asked or films read here: only then is there a ledger to look into."""
+        """Whether judges ran or people read images here: only then is there a ledger."""
         return self.remembered("ledger") is not None or (self.path / LEDGER).exists()
 
     def remember(self, **facts: str | None) -> None:
-        """Keep what was given once, such as where the films are, for the commands that come later."""
+        """Keep what was given once, such as where the images are, for later commands."""
         kept = {**self._remembered(), **facts}
-        part = self.path / f".{REMEMBERED}.part"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_durably(part, json.dumps(kept, indent=1, ensure_ascii=False).encode())
-            part.replace(self.path / REMEMBERED)
-            sync_folder(self.path)
-        except OSError as error:
-            raise WorkspaceError(
-                f"{self.path} cannot be written: {error.strerror}. Name another with --workspace DIR"
-            ) from None
+        with writable(self.path):
+            replace_file(self.path, REMEMBERED, json.dumps(kept, indent=1, ensure_ascii=False).encode())
 
     def remember_dataset(self, source: str, mapping: str | None, fingerprint: str | None = None) -> None:
-        """Keep which dataset this workspace is about, by whole paths: the next command may be typed elsewhere."""
+        """Keep which dataset this workspace is about, by absolute paths: the next command may run elsewhere."""
         kind, _, file = source.partition(":")
         described = str(Path(mapping).resolve()) if mapping and Path(mapping).is_file() else mapping
         whole = f"{kind}:{Path(file).resolve()}" if file else kind
@@ -300,25 +156,27 @@ class Workspace:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Staging]:
-        """Open a staging folder; on leaving without an error, call `seal` to make it real."""
-        if strangers := self._strangers():
+        """Open a staging folder; call its `finish` inside to make the output real."""
+        if foreign := self._foreign_files():
             raise WorkspaceError(
-                f"{self.path} holds {', '.join(strangers)} that no audit made. Name another folder with --workspace DIR"
+                f"{self.path} holds {', '.join(foreign)} that no audit made. Name another folder with --workspace DIR"
             )
         with only_one_in(self.path, f"another audit is writing to {self.path}"):
-            self._finish()
-            self._sweep()
+            self._complete_killed()
+            # The lock says that nobody uses what other killed runs left behind.
+            for leftover in self.path.glob(".staging-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
             staging = Staging(workspace=self, path=self.path / f".staging-{os.getpid()}", names=[])
             staging.path.mkdir()
             try:
                 yield staging
             finally:
-                # While its files are being moved, what is staged is the only whole set there is.
+                # While its files are being moved, the staging folder holds the only whole set.
                 if not (staging.path / RUN).exists():
                     shutil.rmtree(staging.path, ignore_errors=True)
 
     def mend(self) -> bool:
-        """Finish an output that was killed while it moved its files into place; say whether there was one."""
+        """Complete an output that was killed while it moved its files; say whether there was one."""
         if not any(self.path.glob(f".staging-*/{RUN}")):
             return False
         with (self.path / ".lock").open("w") as lock:
@@ -326,9 +184,39 @@ class Workspace:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 return False
-            return self._finish()
+            return self._complete_killed()
 
-    def seal_judge(
+    def _foreign_files(self) -> list[str]:
+        """Name files that an audit would overwrite although no audit was ever here: each one leaves its lock."""
+        if (self.path / ".lock").exists() or (self.path / RUN).exists():
+            return []
+        return [name for name in ("report.html", "signal.parquet", "claims.parquet") if (self.path / name).exists()]
+
+    def _complete_killed(self) -> bool:
+        """Move what a killed run had wholly staged, `run.json` last; an incomplete set is left alone."""
+        for record in sorted(self.path.glob(f".staging-*/{RUN}")):
+            files = json.loads(record.read_bytes())["files"]
+            staged = {name for name in files if (record.parent / name).exists()}
+            if all(_matches(record.parent / n if n in staged else self.path / n, files[n]) for n in files):
+                self.take(record.parent, staged, files)
+                shutil.rmtree(record.parent, ignore_errors=True)
+                return True
+        return False
+
+    def take(self, staged: Path, names: Iterable[str], files: Mapping[str, Any]) -> None:
+        """Move staged files into place and `run.json` last; files that the new record does not list are removed."""
+        for name in names:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            (staged / name).replace(self.path / name)
+        # Before the new run.json, while the old one still lists them: a run that is killed here finds them again.
+        for name in self.files() - set(files):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in {(self.path / name).parent for name in files}:
+            sync_folder(folder)
+        (staged / RUN).replace(self.path / RUN)
+        sync_folder(self.path)
+
+    def write_judge(
         self,
         name: str,
         card: Mapping[str, Any],
@@ -336,50 +224,72 @@ class Workspace:
         films: pl.DataFrame | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a judge's whole output durably, its record last; give the path of that record."""
-        return seal_judge(self.path, name, card, {"": answers, FILMS: films}, extra or {})
+        """Write a finished judge's tables durably, its record last; give the path of that record.
+
+        `films` are its answers about the images themselves. `extra` goes into the record: above all `offsets`,
+        subject -> the judge's mean logits without an image, `[present, absent]`.
+        """
+        check_judge_name(name)
+        folder = self.path / JUDGMENTS
+        tables = {f"{name}.parquet": answers, f"{name}{FILMS}.parquet": films}
+        written = {file: parquet(table) for file, table in tables.items() if table is not None}
+        outcomes = answers["outcome"].cast(pl.String).alias("outcome")
+        counts = dict(outcomes.value_counts().sort("outcome").iter_rows())
+        record = {"format": FORMAT, "card": dict(card), "counts": counts, **(extra or {}), "files": list_files(written)}
+        text = json.dumps(record, indent=1, ensure_ascii=False).encode()
+        with writable(folder), (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # not the audit's lock: an audit must not keep a judge from finishing
+            for part in folder.glob(".*.part"):
+                part.unlink()
+            for file, content in {**written, f"{name}.json": text}.items():
+                replace_file(folder, file, content)
+            for file in tables.keys() - written.keys():
+                (folder / file).unlink(missing_ok=True)
+        return folder / f"{name}.json"
 
     def judge_names(self) -> list[str]:
         """Name the judges that have a record here, whole or not."""
-        return judge_names(self.path)
+        records = (self.path / JUDGMENTS).glob("*.json")
+        return sorted(path.name.removesuffix(".json") for path in records if NAME.fullmatch(path.name))
 
-    def unsealed(self) -> list[str]:
-        """Name the judges whose answers lie here without a record: they were being sealed, and do not count."""
-        return unsealed(self.path)
+    def unfinished_judges(self) -> list[str]:
+        """Name the judges whose answers lie here without a record: they were being written, and do not count."""
+        folder = self.path / JUDGMENTS
+        tables = (path.name.removesuffix(".parquet") for path in folder.glob("*.parquet") if NAME.fullmatch(path.name))
+        names = {name.removesuffix(FILMS) for name in tables} - {RECORD_JUDGE}
+        return sorted(name for name in names if not (folder / f"{name}.json").exists())
 
-    def judge(self, name: str) -> SealedJudge:
-        """Open one sealed judge; its record must be whole and its files those that it names."""
-        return open_judge(self.path, name)
+    def judge(self, name: str) -> FinishedJudge:
+        """Open one finished judge; its record must be whole and its files those that the record lists."""
+        path = self.path / JUDGMENTS / f"{name}.json"
+        again = _judge_again(self.path)
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            raise UnknownName.of("finished judge", name, self.judge_names(), where=str(self.path)) from None
+        except OSError as error:
+            raise WorkspaceError(f"{path} cannot be read: {error.strerror}. {again}") from None
+        try:
+            record = json.loads(text)
+            whole = record["format"] == FORMAT and lists_files(record) and isinstance(record["counts"], dict)
+            whole = whole and isinstance(record["card"], dict) and f"{name}.parquet" in record["files"]
+            whole = whole and {f"{name}.parquet", f"{name}{FILMS}.parquet"}.issuperset(record["files"])
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            raise WorkspaceError(f"{path} is not the record of a judge in format {FORMAT}: it is damaged. {again}")
+        judge = FinishedJudge(path=path.parent, name=name, record=record, sha256=sha256(text))
+        for file in record["files"]:
+            judge.read(file)
+        return judge
 
-    def judges(self) -> list[SealedJudge]:
-        """Give every sealed judge, by name; one that is broken is an error, never left out in silence."""
+    def judges(self) -> list[FinishedJudge]:
+        """Give every finished judge, by name; a broken one is an error, never left out in silence."""
         return [self.judge(name) for name in self.judge_names()]
-
-    def _strangers(self) -> list[str]:
-        """Name files that an audit would overwrite although none has ever been here; every audit leaves its lock."""
-        if (self.path / ".lock").exists() or (self.path / RUN).exists():
-            return []
-        return [name for name in ("report.html", "signal.parquet", "claims.parquet") if (self.path / name).exists()]
-
-    def _finish(self) -> bool:
-        """Move what a killed run had whole in its staging folder, `run.json` last; a part of a set is left alone."""
-        for record in sorted(self.path.glob(f".staging-*/{RUN}")):
-            files = json.loads(record.read_bytes())["files"]
-            staged = {name for name in files if (record.parent / name).exists()}
-            if all(_is(record.parent / name if name in staged else self.path / name, files[name]) for name in files):
-                _move(record.parent, self, staged, files)
-                shutil.rmtree(record.parent, ignore_errors=True)
-                return True
-        return False
-
-    def _sweep(self) -> None:
-        """Remove what killed runs left behind; the lock says that nobody is using it."""
-        for litter in self.path.glob(".staging-*"):
-            shutil.rmtree(litter, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class FinishedAudit:
     """One whole audit. If another replaces it while it is read, reading fails: two audits are never mixed."""
 
     path: Path
@@ -390,17 +300,11 @@ class Sealed:
         return name in self.run["files"]
 
     def read(self, name: str) -> bytes:
-        """Read one file; it must be the one that `run.json` names."""
-        again = AGAIN.format(self.path)
+        """Read one file; it must be the one that `run.json` lists."""
+        again = _AUDIT_AGAIN.format(self.path)
         if not self.has(name):
             raise WorkspaceError(f"{self.path} has no {name}: this audit did not make one. {again}")
-        try:
-            content = (self.path / name).read_bytes()
-        except OSError as error:
-            raise WorkspaceError(f"{self.path / name} cannot be read: {error.strerror}. {again}") from None
-        if sha256(content) != self.run["files"][name]["sha256"]:
-            raise WorkspaceError(f"{self.path / name} is not the file that {RUN} names: the set is broken. {again}")
-        return content
+        return _read_listed(self.path, name, self.run, f"{RUN} names: the set is broken. {again}", again)
 
     def table(self, name: str, *columns: str) -> pl.DataFrame:
         """Read one Parquet table, or some columns of it."""
@@ -409,13 +313,12 @@ class Sealed:
 
 @dataclass(slots=True)
 class Staging:
-    """Files that are being written; they become the workspace's when sealed."""
+    """Files that are being written; `finish` makes them the workspace's output."""
 
     workspace: Workspace
     path: Path
     names: list[str]
-    kept: dict[str, Any] = field(default_factory=dict)
-    """Files of the output that is replaced which belong to the new one too, as its record names them."""
+    kept: dict[str, Any] = field(default_factory=dict)  # files of the replaced output that stay, as its record has them
 
     def write(self, name: str, content: bytes) -> None:
         """Write one file durably into the staging folder."""
@@ -428,88 +331,127 @@ class Staging:
         """Write one Parquet table; the same table gives the same bytes."""
         self.write(name, parquet(table))
 
-    def keep(self, sealed: Sealed, name: str) -> None:
-        """Take a file of the output that is here over into the new one, as it lies."""
-        self.kept[name] = sealed.run["files"][name]
+    def keep(self, audit: FinishedAudit, name: str) -> None:
+        """Keep a file of the present output in the new one, as it is."""
+        self.kept[name] = audit.run["files"][name]
 
-    def seal(self, run: dict[str, Any]) -> dict[str, Any]:
-        """Move every file into its place, then write `run.json`, which makes the set count; give what it says."""
+    def finish(self, run: dict[str, Any]) -> dict[str, Any]:
+        """Move every file into place, then write `run.json`, which makes the set count; give that record."""
         files: dict[str, Any] = dict(self.kept)
         for name in self.names:
-            files |= named({name: (self.path / name).read_bytes()})
+            files |= list_files({name: (self.path / name).read_bytes()})
         record = json.dumps({"format": FORMAT, **run, "files": files}, indent=1, ensure_ascii=False)
         part = self.path / f".{RUN}.part"
         write_durably(part, record.encode())
         for folder in {(self.path / name).parent for name in self.names}:
             sync_folder(folder)
-        # From here on a run that is killed can be finished: everything is staged, and its record says what it is.
+        # From here on a killed run can be completed: everything is staged, and its record lists it.
         part.replace(self.path / RUN)
         sync_folder(self.path)
-        _move(self.path, self.workspace, self.names, files)
+        self.workspace.take(self.path, self.names, files)
         return dict(json.loads(record))
 
 
-def _move(staged: Path, workspace: Workspace, names: Iterable[str], files: Mapping[str, Any]) -> None:
-    """Move staged files into their places and `run.json` last; what the new record does not name goes."""
-    home = workspace.path
-    for name in names:
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (staged / name).replace(home / name)
-    # Before the new run.json, while the old one still names them: a run that is killed here finds them again.
-    for name in workspace.files() - set(files):
-        (home / name).unlink(missing_ok=True)
-    for folder in {(home / name).parent for name in files}:
-        sync_folder(folder)
-    (staged / RUN).replace(home / RUN)
-    sync_folder(home)
+@dataclass(frozen=True, slots=True)
+class FinishedJudge:
+    """One image judge with all its answers. If it is written anew while it is read, reading fails."""
+
+    path: Path
+    name: str
+    record: dict[str, Any]  # card, counts by outcome, offsets by subject, and its files with their sha256
+    sha256: str  # of the record, which lists the files: two judges with the same hash gave the same answers
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """Who the judge is."""
+        return dict(self.record["card"])
+
+    @property
+    def offsets(self) -> dict[str, Any]:
+        """Subject -> its mean logits without an image, `[present, absent]`; empty where it has no controls."""
+        return dict(self.record.get("offsets") or {})
+
+    def answers(self, *columns: str) -> pl.DataFrame:
+        """Read its answers about findings, or some columns of them."""
+        return pl.read_parquet(io.BytesIO(self.read(f"{self.name}.parquet")), columns=list(columns) or None)
+
+    def film_answers(self) -> pl.DataFrame | None:
+        """Read its answers about the images themselves; None where there are none."""
+        name = f"{self.name}{FILMS}.parquet"
+        return pl.read_parquet(io.BytesIO(self.read(name))) if name in self.record["files"] else None
+
+    def read(self, name: str) -> bytes:
+        """Read one of its files; it must be the one that its record lists."""
+        again = _judge_again(self.path.parent)
+        return _read_listed(self.path, name, self.record, f"{self.name}.json names. {again}", again)
 
 
-def _is(file: Path, entry: Mapping[str, Any]) -> bool:
-    """Say whether a file is there and the one that a record names."""
+def check_judge_name(name: str) -> str:
+    """Refuse a name that cannot be a file's, or that means something else; give it back."""
+    if name in (RECORD_JUDGE, ALL_JUDGES):
+        raise UsageError(f"a judge cannot be called {name!r}: the word has a meaning of its own. Call it 'my-{name}'")
+    if not NAME.fullmatch(name) or name.endswith(FILMS) or len(name) > LONGEST:
+        plain = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._").removesuffix(FILMS)[:LONGEST] or "my-judge"
+        raise UsageError(
+            f"a judge cannot be called {name!r}: a name is small letters, digits, '-', '_' and '.', "
+            f"at most {LONGEST} of them, and does not end in {FILMS!r}. Call it {plain!r}"
+        )
+    return name
+
+
+def _judge_again(home: Path) -> str:
+    return (
+        "Run that judge again (bpals judge run), or leave it out: "
+        f"bpals audit --workspace {home} --judges {RECORD_JUDGE}"
+    )
+
+
+def _read_listed(folder: Path, name: str, record: Mapping[str, Any], unlike: str, again: str) -> bytes:
+    """Read a file whose hash must be the one that a record lists."""
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise WorkspaceError(f"{folder / name} cannot be read: {error.strerror}. {again}") from None
+    if sha256(content) != record["files"][name]["sha256"]:
+        raise WorkspaceError(f"{folder / name} is not the file that {unlike}")
+    return content
+
+
+def _matches(file: Path, entry: Mapping[str, Any]) -> bool:
     return file.is_file() and sha256(file.read_bytes()) == entry["sha256"]
 
 
-TABLE, RECORD = "films.parquet", "film-checks.json"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SealedFilms:
-    """What was found out about the films of a workspace."""
+class ImageChecks:
+    """What was found out about the images of a workspace."""
 
-    table: pl.DataFrame
-    """FILM_CHECKS."""
+    table: pl.DataFrame  # FILM_CHECKS
     record: dict[str, Any]
 
 
-def seal_films(home: Path, table: pl.DataFrame, told: Mapping[str, Any]) -> SealedFilms:
+def write_image_checks(home: Path, table: pl.DataFrame, facts: Mapping[str, Any]) -> ImageChecks:
     """Write the checks durably, their record last."""
     content = parquet(table)
-    record = {"format": FORMAT, **told, "files": named({TABLE: content})}
-    text = json.dumps(record, indent=1, ensure_ascii=False).encode()
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        for name, bytes_ in ((TABLE, content), (RECORD, text)):
-            write_durably(home / f".{name}.part", bytes_)
-            (home / f".{name}.part").replace(home / name)
-            sync_folder(home)
-    except OSError as error:
-        raise WorkspaceError(f"{home} cannot be written: {error.strerror}. Name another with --workspace DIR") from None
-    return SealedFilms(table=table, record=record)
+    record = {"format": FORMAT, **facts, "files": list_files({CHECKS_TABLE: content})}
+    with writable(home):
+        replace_file(home, CHECKS_TABLE, content)
+        replace_file(home, CHECKS_RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode())
+    return ImageChecks(table=table, record=record)
 
 
-def open_films(home: Path) -> SealedFilms | None:
-    """Open the checks; None where there are none, and what is not whole is an error, never left out in silence."""
+def open_image_checks(home: Path) -> ImageChecks | None:
+    """Open the checks; None where there are none. A set that is not whole is an error, never left out in silence."""
     broken = WorkspaceError(
-        f"{home / RECORD} and {home / TABLE} are not a whole set. Run the probe again (bpals judge run probe:), "
-        f"which checks the films anew, or remove both"
+        f"{home / CHECKS_RECORD} and {home / CHECKS_TABLE} are not a whole set. Run the probe again "
+        "(bpals judge run probe:), which checks the images anew, or remove both"
     )
     try:
-        record = json.loads((home / RECORD).read_bytes())
-        content = (home / TABLE).read_bytes()
-        whole = record["format"] == FORMAT and names_files(record)
-        whole = whole and record["files"][TABLE]["sha256"] == sha256(content)
+        record = json.loads((home / CHECKS_RECORD).read_bytes())
+        content = (home / CHECKS_TABLE).read_bytes()
+        whole = record["format"] == FORMAT and lists_files(record)
+        whole = whole and record["files"][CHECKS_TABLE]["sha256"] == sha256(content)
     except (FileNotFoundError, NotADirectoryError):
-        if (home / RECORD).exists():
+        if (home / CHECKS_RECORD).exists():
             raise broken from None
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -519,23 +461,17 @@ def open_films(home: Path) -> SealedFilms | None:
     table = pl.read_parquet(io.BytesIO(content))
     if table.schema != FILM_CHECKS:
         raise broken
-    return SealedFilms(table=table, record=record)
+    return ImageChecks(table=table, record=record)
 
 
 def summary(record: Mapping[str, Any]) -> str:
-    """Count films by what is odd about them, in one line; what was not looked for comes first."""
-    counts = {name: count for name, count in record["fired"].items() if count}
-    fired = [f"{count:,} {name.replace('_', ' ')}{_in_pairs(name, record)}" for name, count in counts.items()]
+    """Count images by what is odd about them, in one line; checks that were not made come first."""
+    fired = {name: f"{count:,} {name.replace('_', ' ')}" for name, count in record["fired"].items() if count}
+    if "near_duplicate" in fired and "near_duplicate_pairs" in record:
+        pairs = several(record["near_duplicate_pairs"], "pair")
+        fired["near_duplicate"] += f" ({pairs}, {record['pairs_of_two_patients']:,} of two patients)"
     checked = record.get("checked", record["films"])
     unread = f" ({record['films'] - checked:,} more could not be read)" if checked < record["films"] else ""
-    unasked = f", not for {', '.join(record['not_looked_for'])}" if record.get("not_looked_for") else ""
-    words = ", ".join(fired) or "nothing odd was found"
-    return f"{several(checked, 'film was', 'films were')} checked{unread}{unasked}: {words} (docs/film-checks.md)"
-
-
-def _in_pairs(check: str, record: Mapping[str, Any]) -> str:
-    """Say how many pairs near-duplicates are; nothing of another check."""
-    if check != "near_duplicate" or "near_duplicate_pairs" not in record:
-        return ""
-    pairs = several(record["near_duplicate_pairs"], "pair")
-    return f" ({pairs}, {record['pairs_of_two_patients']:,} of two patients)"
+    skipped = f", not for {', '.join(record['not_looked_for'])}" if record.get("not_looked_for") else ""
+    words = ", ".join(fired.values()) or "nothing odd was found"
+    return f"{several(checked, 'image was', 'images were')} checked{unread}{skipped}: {words} (docs/film-checks.md)"

@@ -172,7 +172,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         progress("writing the report", 0.92)
         record["seconds"] = round(time.monotonic() - started, 1)
         staging.write("report.html", weighed.page(record))
-        finished = staging.seal(record)
+        finished = staging.finish(record)
     if source is not None:
         # The next audit here is of the same dataset, unless another is named.
         home.remember_dataset(use["source"], use["mapping"], weighed.dataset.fingerprint)

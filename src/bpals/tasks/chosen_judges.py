@@ -16,7 +16,7 @@ from bpals.score.skill import Scores, Yardstick
 from bpals.signal.layout import Ints, LaidOut, Panel, by_finding, read_answers, sound
 from bpals.signal.observations import DeviceAnswers, read_checks, read_devices
 from bpals.signal.trust import Signal
-from bpals.store.workspace import ALL_JUDGES, RECORD_JUDGE, SealedFilms, SealedJudge, Workspace, open_films
+from bpals.store.workspace import ALL_JUDGES, RECORD_JUDGE, FinishedJudge, ImageChecks, Workspace, open_image_checks
 from bpals.text import several
 from bpals.types import SKILL, Dataset, JudgeCard, Notice, Reference
 
@@ -31,9 +31,9 @@ class Chosen:
     """The judges of one audit: the metadata judge, and finished image judges."""
 
     record: RecordJudge | None
-    finished: tuple[SealedJudge, ...]
+    finished: tuple[FinishedJudge, ...]
     notices: tuple[Notice, ...] = ()
-    checks: SealedFilms | None = None
+    checks: ImageChecks | None = None
     """The checks of the images themselves; None where no image was checked."""
 
     def answers_about(self, dataset: Dataset) -> tuple[Panel, list[Notice]]:
@@ -97,7 +97,7 @@ class Chosen:
 def choose(home: Workspace, wanted: str | Sequence[str]) -> Chosen:
     """Find the judges by name; `all` means the metadata judge and every finished one."""
     names = [name.strip() for name in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
-    names, checks = list(dict.fromkeys(filter(None, names))), open_films(home.path)
+    names, checks = list(dict.fromkeys(filter(None, names))), open_image_checks(home.path)
     if not names:
         raise UsageError(f"--judges names no judge. Type: --judges {RECORD_JUDGE}, or leave it out to use all")
     if names == [ALL_JUDGES]:
@@ -151,11 +151,11 @@ def _unfinished(home: Workspace) -> list[Notice]:
             message=f"{name} was left out: its answers in {home.path} are not complete. "
             "Run it to its end with bpals judge run",
         )
-        for name in home.unsealed()
+        for name in home.unfinished_judges()
     ]
 
 
-def _columns(judge: SealedJudge, table: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+def _columns(judge: FinishedJudge, table: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     """Take the columns that an audit uses; a table without one of them is refused, and a word becomes null."""
     if lacking := [name for name in schema if name not in table.columns]:
         raise WorkspaceError(

@@ -144,7 +144,7 @@ def seal_asked(
     }
     sealed = None
     if answers.height:
-        sealed = home.seal_judge(whole.judge, whole.as_dict(), answers, said if said.height else None, extra)
+        sealed = home.write_judge(whole.judge, whole.as_dict(), answers, said if said.height else None, extra)
     return ended(whole, state, answers, sealed, notices)
 
 
@@ -515,7 +515,7 @@ def _seal_table(home: Workspace, file: tuple[str, str], wish: Order, say: Say) -
     refuse_taken(home, card.judge, card.engine)
     answers = scores.table.with_columns(judge=pl.lit(card.judge))
     extra = {"dataset": films.dataset, "state": "done"}
-    sealed = home.seal_judge(card.judge, card.as_dict(), answers, None, extra)
+    sealed = home.write_judge(card.judge, card.as_dict(), answers, None, extra)
     return ended(card, "done", answers, sealed, tuple(scores.notices))
 
 

@@ -17,7 +17,7 @@ from bpals.errors import UnknownName, UsageError
 from bpals.store.features import Begun, begun
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import is_there, ledger_of
-from bpals.store.workspace import SealedJudge, Workspace
+from bpals.store.workspace import FinishedJudge, Workspace
 from bpals.types import OUTCOME
 
 
@@ -83,7 +83,7 @@ def _next(probe: Begun, home: Workspace) -> str:
     return f"{rest}. Type: bpals judge run {shlex.quote(plan.spec)}{part} {where}"
 
 
-def _read(sealed: SealedJudge) -> dict[str, Any]:
+def _read(sealed: FinishedJudge) -> dict[str, Any]:
     """Say the same of a judge whose scores were computed elsewhere."""
     films = sealed.answers("image_id")["image_id"].n_unique()
     state = "read from a table" if sealed.card.get("engine") == "table of scores" else "sealed"

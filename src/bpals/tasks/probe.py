@@ -38,7 +38,7 @@ from bpals.numeric import patients
 from bpals.registry import parse_spec
 from bpals.store.features import FeatureCache, ProbePlan, films_in, read_plan
 from bpals.store.files import only_one_in, parquet, sha256
-from bpals.store.workspace import SealedFilms, SealedJudge, Workspace, open_films, seal_films, summary
+from bpals.store.workspace import FinishedJudge, ImageChecks, Workspace, open_image_checks, summary, write_image_checks
 from bpals.tasks.audit import load_source
 from bpals.tasks.image_access import (
     FILMS_A_WORKER,
@@ -81,7 +81,7 @@ Progress = Callable[[str, int, int], None]
 class FilmReport:
     """What was found out about the films."""
 
-    sealed: SealedFilms
+    sealed: ImageChecks
     notices: tuple[Notice, ...]
 
     @property
@@ -114,7 +114,7 @@ def check_films(
     films = _films(looked)
     key = _key(looked, films, ocr=ocr)
     try:
-        there = open_films(home.path)
+        there = open_image_checks(home.path)
     except WorkspaceError:  # sealed anew below
         there = None
     if there is not None and there.record.get("key") == key:
@@ -127,7 +127,7 @@ def check_films(
     table = pl.concat([checked.films, refused_films(films.filter(pl.col("row").is_null()))])
     table = films.select("image_id").join(table, on="image_id", how="left", maintain_order="left")
     told = {"key": key, "backbone": looked.cache.path.name, "rule": RULE, **_told(table, checked, ocr=ocr)}
-    sealed = seal_films(home.path, table.select(FILM_CHECKS.names()), told)
+    sealed = write_image_checks(home.path, table.select(FILM_CHECKS.names()), told)
     return FilmReport(sealed=sealed, notices=_notices(sealed.record))
 
 
@@ -387,7 +387,7 @@ def seal_probe(probing: Probing, dataset: Dataset, only: Sequence[str] | None = 
     sealed = None
     if answers.height:
         extra = {"dataset": dataset.name, "state": "done", "learnt_from": key}
-        sealed = home.seal_judge(judge.name, judge.card.as_dict(), answers, None, extra)
+        sealed = home.write_judge(judge.name, judge.card.as_dict(), answers, None, extra)
     return ended(judge.card, "done", answers, sealed, notices)
 
 
@@ -404,7 +404,7 @@ def _features_key(probing: Probing, judge: ProbeJudge, dataset: Dataset, asked: 
     return sha256("\n".join(words).encode())
 
 
-def _sealed(home: Workspace, name: str) -> SealedJudge | None:
+def _sealed(home: Workspace, name: str) -> FinishedJudge | None:
     """Open what was sealed before; what is damaged counts as nothing, and is sealed anew."""
     try:
         return home.judge(name) if name in home.judge_names() else None
@@ -474,7 +474,7 @@ def _keep(probing: Probing, looking: Iterable[tuple[str, Seen | Refusal]], todo:
             else:
                 writer.put(film)
             done += 1
-            writer.seal_if_due()
+            writer.flush_if_due()
             if time.monotonic() >= next_s:
                 next_s = time.monotonic() + WATCH_EVERY_S
                 probing.watch(snapshot())

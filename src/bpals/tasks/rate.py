@@ -1,10 +1,10 @@
 """The error rate of a dataset's labels: what `bpals rate` and `bpals rate plan` print, in one call each.
 
 plan = plan_rate("audit", findings=["Pneumothorax"], reads=300)
-plan.reading_list   what to read, in this order: films and findings, nothing about the claims
-plan.widths         which width how many reads are expected to buy
-told = rate("audit", reviews="reads.csv")
-told.rates          one row a finding, group and kind of claim, with intervals
+plan.reading_list   what to read, in this order: images and findings, nothing about their labels
+plan.widths         the width of the interval that each number of reads is expected to give
+found = rate("audit", reviews="reads.csv")
+found.rates         one row per finding, group and kind of label, with intervals
 """
 
 from __future__ import annotations
@@ -26,33 +26,27 @@ from bpals.reviews.verdicts import Files, load_many
 from bpals.signal.rates import Rating, rates
 from bpals.signal.strata import READS, STRATIFIED, draw, reading_list, reads_for, stratify, widths
 from bpals.store.files import parquet, sync_folder, write_durably
-from bpals.store.workspace import Sealed, Workspace
+from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks.score import vocabulary_of
 from bpals.types import REVIEWS, Notice, Reviews
 from bpals.version import VERSION
 
+# The key of the reading lists, in the workspace: every claim with its stratum, and what was drawn.
 PLAN = "rate-plan.parquet"
-"""The key of the reading lists, in the workspace: every claim with its stratum, and what was drawn."""
-AGES = (0, 18, 40, 60, 80)
-"""Where bands of age begin, in years."""
+AGES = (0, 18, 40, 60, 80)  # where bands of age begin, in years
 GROUPS = ("sex", "age", "view")
 
-Progress = Callable[[str, float], None]
-"""Called with what is being done and the share of it that is done."""
+Progress = Callable[[str, float], None]  # called with what is being done and the share of it that is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What to read, and what that buys."""
 
-    reading_list: pl.DataFrame
-    """`image_id, finding, verdict, reader`: what was drawn now, in the order of reading."""
-    widths: pl.DataFrame
-    """The expected width of the interval for several numbers of reads, finding by finding."""
-    reads: int
-    """Reads a finding, those of earlier plans included."""
-    batch: int
-    """1 for the first list of a workspace; a later one adds to it."""
+    reading_list: pl.DataFrame  # `image_id, finding, verdict, reader`: what was drawn now, in the order of reading
+    widths: pl.DataFrame  # the expected width of the interval for several numbers of reads, finding by finding
+    reads: int  # reads per finding, those of earlier plans included
+    batch: int  # 1 for the first list of a workspace; a later one adds to it
     guessed: tuple[str, ...] = ()
     """Findings whose trust no expert label taught: their expected rate is mostly far too high."""
 
@@ -61,10 +55,8 @@ class Plan:
 class Rates:
     """Error rates, and what they rest on."""
 
-    rates: pl.DataFrame
-    """One row a finding, group and kind of claim; the columns are explained in docs/rate.md."""
-    reviews: pl.DataFrame
-    """The reads that were understood, with the chance with which each pair was drawn."""
+    rates: pl.DataFrame  # one row per finding, group and kind of label; the columns are explained in docs/rate.md
+    reviews: pl.DataFrame  # the reads that were understood, with the chance with which each pair was drawn
     notes: list[Notice] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
 
@@ -78,12 +70,12 @@ def plan_rate(
     seed: int = 0,
     progress: Progress = lambda _what, _share: None,
 ) -> Plan:
-    """Draw pairs to be read, `reads` a finding or as many as a `width` takes, and keep the key in the workspace.
+    """Draw pairs to be read, `reads` per finding or as many as a `width` takes, and keep the key in the workspace.
 
     A plan that is there is added to: its strata stay, its pairs stay drawn, and only what is missing is listed.
     """
     if (reads is None) == (width is None):
-        raise UsageError("say how many reads a finding, or which width. Type: --reads 300, or --width 0.03")
+        raise UsageError("say how many reads per finding, or which width. Type: --reads 300, or --width 0.03")
     home = Workspace(workspace)
     audit = home.open()
     before = _plan_of(home)
@@ -101,7 +93,9 @@ def plan_rate(
     _keep(home, pl.concat([kept.filter(~pl.col("finding").is_in(wanted)), drawn]))
     blank = pl.lit(None, pl.String).alias
     listed = new.select("image_id", "finding", blank("verdict"), blank("reader"))
-    guessed = tuple(name for name in table["finding"].unique(maintain_order=True) if name not in _taught(audit))
+    calibration = audit.run.get("calibration") or {}
+    fitted = {*calibration.get("findings", ()), *calibration.get("members", ())}
+    guessed = tuple(name for name in table["finding"].unique(maintain_order=True) if name not in fitted)
     return Plan(reading_list=listed, widths=table, reads=number, batch=batch, guessed=guessed)
 
 
@@ -114,9 +108,9 @@ def rate(
     films: Collection[str] | None = None,
     seed: int = 0,
 ) -> Rates:
-    """Tell the label error rate of a workspace's dataset from reads: a file, or a table with the columns of REVIEWS.
+    """Estimate the label error rate of a workspace's dataset from reads: a file, or a table with REVIEWS' columns.
 
-    `films` names those that could be drawn, where not all could: the rate is theirs.
+    `films` names the images that could be drawn, where not all could: the rate is theirs.
     """
     home = Workspace(workspace)
     audit = home.open()
@@ -154,7 +148,7 @@ def write_list(plan: Plan, file: Path) -> None:
         raise UsageError(f"{file} cannot be written: {error.strerror}. Name another with --out FILE") from None
 
 
-def _reviews(audit: Sealed, given: Files | pl.DataFrame) -> Reviews:
+def _reviews(audit: FinishedAudit, given: Files | pl.DataFrame) -> Reviews:
     if not isinstance(given, pl.DataFrame):
         vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
         return load_many(given, vocabulary=vocabulary)
@@ -163,7 +157,7 @@ def _reviews(audit: Sealed, given: Files | pl.DataFrame) -> Reviews:
     return Reviews(table=given.select(REVIEWS.names()).cast(REVIEWS), inputs={"the table": ""})
 
 
-def _claims(audit: Sealed) -> pl.DataFrame:
+def _claims(audit: FinishedAudit) -> pl.DataFrame:
     """Read what is claimed and trusted, of findings and of groups of findings."""
     columns = ("image_id", "finding", "says", "trust")
     names = [name for name in ("signal.parquet", "groups.parquet") if audit.has(name)]
@@ -172,13 +166,7 @@ def _claims(audit: Sealed) -> pl.DataFrame:
     )
 
 
-def _taught(audit: Sealed) -> set[str]:
-    """Name the findings and groups whose trust was fitted on expert labels, and the members of such groups."""
-    calibration = audit.run.get("calibration") or {}
-    return {*calibration.get("findings", ()), *calibration.get("members", ())}
-
-
-def _resolve(audit: Sealed, findings: Sequence[str]) -> list[str]:
+def _resolve(audit: FinishedAudit, findings: Sequence[str]) -> list[str]:
     """Name the findings that are asked for; all of the vocabulary where none is."""
     vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
     if not findings:
@@ -206,7 +194,7 @@ def _groups(images: pl.DataFrame, group_by: Sequence[str]) -> pl.DataFrame:
 
 
 def _band(age: pl.Expr) -> pl.Expr:
-    """Name the band of an age: 40-59, or 80+."""
+    # 40-59, or 80+ for the last.
     band = pl.lit(f"{AGES[-1]}+")
     for low, high in reversed(list(itertools.pairwise(AGES))):
         band = pl.when(age < high).then(pl.lit(f"{low}-{high - 1}")).otherwise(band)

@@ -41,8 +41,7 @@ COLUMNS = ("image_id", "finding", "says", "trust", "trust_low", "trust_high", "m
 class ReadingList:
     """The next pairs to read, and what was noticed on the way."""
 
-    table: pl.DataFrame
-    """READING_LIST: `image_id, finding, value, inclusion, drawn`, in the order of reading."""
+    table: pl.DataFrame  # READING_LIST: `image_id, finding, value, inclusion, drawn`, in the order of reading
     notices: tuple[Notice, ...] = ()
 
 
@@ -87,7 +86,7 @@ def reading_list(
     notices = read.notices if read else ()
     if listed.height < n:
         left = several(listed.height, "pair is", "pairs are")
-        message = f"{left} left to read, not {n:,}: one a patient, unless --all-films is given"
+        message = f"{left} left to read, not {n:,}: one per patient, unless --all-films is given"
         notices = (*notices, Notice(code="few_left", count=listed.height, message=message))
     return ReadingList(table=listed, notices=notices)
 
@@ -103,7 +102,7 @@ def draw_cases(
     """Draw the films of a study, `queue_size` at most: CASES in the order of reading, most by value, a share at random.
 
     `reviews` are the reads that there are: what was read is not offered again. `films` names those that can be shown,
-    where not all can; `without` those that somebody holds now. They are drawn batch by batch, one film a patient in
+    where not all can; `without` those that somebody holds now. They are drawn batch by batch, one film per patient in
     each, and each with its chance to be in that batch.
     """
     audit = Workspace(workspace).open()

@@ -1,10 +1,10 @@
 """Reviews as files: what `bpals review export` and `bpals review import` do, in one call each.
 
-export_reviews("audit", "reads.csv")                          every review of the workspace, one row a read
+export_reviews("audit", "reads.csv")                          every review of the workspace, one row per read
 export_reviews("audit", "tasks.json", format="label-studio")
-told = import_reviews("audit", "readers.csv")                 brought in twice, a read is one
-told.reviews        what was new, as a table
-told.notices        what was odd about the file, counted
+imported = import_reviews("audit", "readers.csv")             brought in twice, a read is one
+imported.reviews    what was new, as a table
+imported.notices    what was odd about the file, counted
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from bpals.store.files import sha256, sync_folder, write_durably
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import is_there, ledger_of, open_ledger
 from bpals.store.ledger.relay import Work, have_done, is_served
+from bpals.store.ledger.schema import now
 from bpals.store.tables import TableWords, open_table, read_bytes
-from bpals.store.workspace import Sealed, Workspace
+from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks.image_access import LISTING
 from bpals.tasks.score import vocabulary_of
 from bpals.text import several
@@ -50,17 +51,15 @@ READERS: Mapping[str, Callable[[bytes, str], Found]] = {
     "fiftyone": fiftyone.read,
     "coco": coco.read,
 }
+# Formats that have every column, also the one that says what was replaced.
 WHOLE = {"csv", "parquet", "label-studio", "fiftyone"}
-"""Formats that have every column, also the one that says what was replaced."""
-SIZED = {"label-studio", "fiftyone", "coco"}
-"""Formats that say how large a film is."""
+SIZED = {"label-studio", "fiftyone", "coco"}  # formats that say how large a film is
 ENDINGS = {".csv": "csv", ".parquet": "parquet"}
 IMPORT = "import reviews"
 NONE_YET = "Type: bpals review serve, or: bpals review import FILE"
 WORDS = TableWords(error=TruthError, where=" after bpals review import")
 
-Progress = Callable[[str, float], None]
-"""Called with what is being done and the share of it that is done."""
+Progress = Callable[[str, float], None]  # called with what is being done and the share of it that is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +76,9 @@ class Exported:
 class Imported:
     """What a file brought."""
 
-    reviews: pl.DataFrame
-    """The reads that are new here, with the columns of an export."""
-    read: int
-    """Reads that the file holds."""
-    already: int
-    """Those of them that were here already."""
+    reviews: pl.DataFrame  # the reads that are new here, with the columns of an export
+    read: int  # reads that the file holds
+    already: int  # those of them that were here already
     notices: tuple[Notice, ...] = ()
 
 
@@ -118,11 +114,11 @@ def export_reviews(
     progress("looking at the films", 0.3)
     films = _films(home, table, chosen, images)
     progress(f"writing {target.name}", 0.7)
-    told, replaced = (table, []) if chosen in WHOLE else exchange.standing(table)
-    written = WRITERS[chosen](told, films)
+    reviews, replaced = (table, []) if chosen in WHOLE else exchange.standing(table)
+    written = WRITERS[chosen](reviews, films)
     _write(target, written.files)
     notices = (*replaced, *written.notices)
-    return Exported(path=target, reviews=told.height, files=len(written.files), notices=notices)
+    return Exported(path=target, reviews=reviews.height, files=len(written.files), notices=notices)
 
 
 def import_reviews(
@@ -136,34 +132,38 @@ def import_reviews(
 ) -> Imported:
     """Bring the reads of a file into a workspace, all or none; those that are there already stay as they are.
 
-    The file is an export, or any sheet with one row a read. Without a `format` its content tells. `reader` is who read
-    where the file names nobody.
+    The file is an export, or any sheet with one row per read. Without a `format` its content tells. `reader` is who
+    read where the file names nobody.
     """
     path, home = Path(file), Workspace(workspace)
     if format is not None and format not in FORMATS:
         raise UnknownName.of("format", format, FORMATS, where="--format")
     progress(f"reading {path.name}", 0.0)
-    audit = Sealed(path=home.path, run=home.run)
+    audit = FinishedAudit(path=home.path, run=home.run)
     vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
     known = audit.table("images.parquet", "image_id")["image_id"]
     found, digest = _found(path, format, vocabulary)
-    checked = exchange.checked(_of_the_vocabulary(found.table, vocabulary, path), str(path), reader)
+    spelled = verdicts.spellings(vocabulary, verdicts.GROUPS)
+    words = found.table["finding"].drop_nulls().unique(maintain_order=True)
+    names = {word: named(word, spelled, str(path)) for word in words}
+    checked = exchange.checked(found.table.with_columns(pl.col("finding").replace(names)), str(path), reader)
     whole, strange = _of_known_films(checked, known, path)
-    told, replaced = exchange.standing(whole)
-    notices = [*found.notices, *strange, *replaced, *_unaudited(told, vocabulary), *exchange.said_twice(told)]
-    reads = exchange.dated(identified(told))
+    kept, replaced = exchange.standing(whole)
+    notices = [*found.notices, *strange, *replaced, *_unaudited(kept, vocabulary), *exchange.repeated(kept)]
+    # A read without a time gets the one at which it came; its id is made before, so that a second import finds it.
+    reads = identified(kept).with_columns(pl.col("at").fill_null(now()))
     progress("keeping them", 0.5)
     new = _kept(home, ledger, reads, f"{path.name} {digest}")
-    return Imported(reviews=new, read=whole.height, already=told.height - new.height, notices=tuple(notices))
+    return Imported(reviews=new, read=whole.height, already=kept.height - new.height, notices=tuple(notices))
 
 
 def _kept(home: Workspace, given: str | None, reads: pl.DataFrame, source: str) -> pl.DataFrame:
     """Keep reads in one transaction, here or through the room that is open, and give those that are new."""
     address = ledger_of(home, given)
     if is_served(address):
-        told = have_done(address, IMPORT, {"reads": reads.rows(named=True), "source": source})
+        reply = have_done(address, IMPORT, {"reads": reads.rows(named=True), "source": source})
         return reads.unique("external_id", keep="first", maintain_order=True).filter(
-            pl.col("external_id").is_in(told["new"])
+            pl.col("external_id").is_in(reply["new"])
         )
     with open_ledger(home, given) as book, book.lock("bpals review import"):
         return book.change(lambda connection: add_reviews(connection, reads, source))
@@ -175,8 +175,8 @@ def _import(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"new": new["external_id"].to_list()}
 
 
+# What the process that serves the reading room does for an import beside it.
 ACTS: Mapping[str, Work] = {IMPORT: _import}
-"""What the process that serves the reading room does for an import beside it."""
 
 
 def _ledger(home: Workspace, given: str | None) -> Ledger:
@@ -246,11 +246,8 @@ def _films(home: Workspace, table: pl.DataFrame, chosen: str, images: str | os.P
 
 
 def _dicom(shelf: Shelf, image_id: str) -> bytes | None:
-    """Give the file of a film that is DICOM."""
-    for _, content in shelf.read([image_id]):
-        if not isinstance(content, Refusal) and prepare.is_dicom(content):
-            return content
-    return None
+    contents = (content for _, content in shelf.read([image_id]) if not isinstance(content, Refusal))
+    return next((content for content in contents if prepare.is_dicom(content)), None)
 
 
 def _found(path: Path, given: str | None, vocabulary: Vocabulary) -> tuple[Found, str]:
@@ -275,7 +272,6 @@ def _found(path: Path, given: str | None, vocabulary: Vocabulary) -> tuple[Found
 
 
 def _seen(content: bytes, path: Path) -> str:
-    """Tell a format by its content."""
     if prepare.is_dicom(content):
         return "dicom-sr"
     if content.lstrip()[:1] not in {b"{", b"["}:
@@ -285,13 +281,6 @@ def _seen(content: bytes, path: Path) -> str:
         if module.is_ours(whole):
             return name
     raise TruthError(f"{path} is JSON, but neither of Label Studio, FiftyOne nor COCO. Name another file")
-
-
-def _of_the_vocabulary(table: pl.DataFrame, vocabulary: Vocabulary, path: Path) -> pl.DataFrame:
-    """Call findings as the vocabulary does; a group keeps its name, and so does what is outside of both."""
-    known = verdicts.spellings(vocabulary, verdicts.GROUPS)
-    words = table["finding"].drop_nulls().unique(maintain_order=True)
-    return table.with_columns(pl.col("finding").replace({word: named(word, known, str(path)) for word in words}))
 
 
 def _of_known_films(table: pl.DataFrame, known: pl.Series, path: Path) -> tuple[pl.DataFrame, list[Notice]]:
@@ -334,14 +323,14 @@ def _unaudited(table: pl.DataFrame, vocabulary: Vocabulary) -> list[Notice]:
     return notices
 
 
-def as_json(told: Imported) -> dict[str, Any]:
-    """Say for a program what a file brought."""
+def as_json(imported: Imported) -> dict[str, Any]:
+    """Write for a program what a file brought."""
     return {
-        "read": told.read,
-        "new": told.reviews.height,
-        "already": told.already,
-        "readers": sorted(told.reviews["reader"].unique()),
-        "films": told.reviews["image_id"].n_unique(),
-        "findings": dict(told.reviews.group_by("finding", maintain_order=True).len().iter_rows()),
-        "notices": [{"code": each.code, "count": each.count, "message": each.message} for each in told.notices],
+        "read": imported.read,
+        "new": imported.reviews.height,
+        "already": imported.already,
+        "readers": sorted(imported.reviews["reader"].unique()),
+        "films": imported.reviews["image_id"].n_unique(),
+        "findings": dict(imported.reviews.group_by("finding", maintain_order=True).len().iter_rows()),
+        "notices": [{"code": each.code, "count": each.count, "message": each.message} for each in imported.notices],
     }

@@ -21,7 +21,7 @@ import polars as pl
 from bpals.errors import UsageError
 from bpals.findings import NIH, Group, Vocabulary
 from bpals.reviews import verdicts
-from bpals.reviews.agreement import Bootstrap, Row, against_the_others, among, between, majority, side_by_side
+from bpals.reviews.agreement import Bootstrap, Row, against_the_others, among, between, majority_reader, side_by_side
 from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited, about, opinions
 from bpals.score.pairwise import called
@@ -29,7 +29,7 @@ from bpals.score.readers import readers as score_readers
 from bpals.score.scorecard import boxed_trust
 from bpals.score.scorecard import scorecard as score_pairs
 from bpals.sources import nih
-from bpals.store.workspace import RECORD_JUDGE, Sealed, Workspace
+from bpals.store.workspace import RECORD_JUDGE, FinishedAudit, Workspace
 from bpals.text import several
 from bpals.types import Notice, Reference, Reviews
 from bpals.version import VERSION
@@ -53,7 +53,7 @@ def concordance(
     here = _of_read_films(audited, reads)
     bootstrap = Bootstrap(draws=resampling.draws, seed=resampling.seed)
     known = reads.join(here.images, on="image_id", how="semi", maintain_order="left")
-    most = majority(known)
+    most = majority_reader(known)
     machines = _machines(most, here, judges, groups)
     pairs = pl.concat([against_the_others(known), side_by_side(known, machines), side_by_side(machines, most)])
     return [*among(known, here.images, bootstrap), *between(pairs, here.images, bootstrap)]
@@ -280,7 +280,7 @@ def audited_tables(workspace: str | os.PathLike[str]) -> Audited:
     return replace(_audited(audit), judges=_image_judges(workspace, audit))
 
 
-def _audited(audit: Sealed) -> Audited:
+def _audited(audit: FinishedAudit) -> Audited:
     """Read the tables that belong to one audit."""
     files, table = audit.run["files"], audit.table
     said = ("image_id", "finding", "p_present", "trust", "method")
@@ -297,7 +297,7 @@ def _audited(audit: Sealed) -> Audited:
     )
 
 
-def _image_judges(workspace: str | os.PathLike[str], audit: Sealed) -> dict[str, pl.DataFrame]:
+def _image_judges(workspace: str | os.PathLike[str], audit: FinishedAudit) -> dict[str, pl.DataFrame]:
     """Read what the image judges of the audit answered."""
     names = [judge["judge"] for judge in audit.run.get("judges") or () if judge["judge"] != RECORD_JUDGE]
     home = Workspace(workspace)
@@ -311,7 +311,7 @@ def _no_answers() -> pl.DataFrame:
     )
 
 
-def _meta(audit: Sealed, specs: list[str], split: str, resampling: Resampling) -> dict[str, Any]:
+def _meta(audit: FinishedAudit, specs: list[str], split: str, resampling: Resampling) -> dict[str, Any]:
     run = audit.run
     return {
         "bpals": VERSION,

@@ -1,10 +1,10 @@
-"""The reading room on one screen: a workspace's doubtful films, its readers, and the way back into the signal.
+"""Open and serve the reading room: a workspace's doubtful images, its readers, and the way back into the signal.
 
 with open_room(Opening(workspace="audit", images="films")) as room:
     room.app        the application to serve
     room.entrance   where a reader enters
 
-Films, queue, evidence and learning come from their rooms and are handed to `review/`, which knows none of them.
+Images, queue, evidence and learning come from their rooms and are handed to `room/`, which knows none of them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,13 @@ from bpals.findings import Vocabulary
 from bpals.images.collection import Shelf, open_shelf
 from bpals.images.rendition import Renditions
 from bpals.reviews.ledger_reads import blind_reads, reads_of
-from bpals.room.background import Aside, Learner, NoticeBoard, Numbers, Steps
+from bpals.room.background import Learner, LowPriorityProcess, ProgressNumbers
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import default_study, load_study
 from bpals.room.people.accounts import ACTS, AccountCard, Accounts, RelayedAccounts
 from bpals.room.people.oidc import Provider, invitation_of, load_oidc
 from bpals.room.people.sessions import NEVER, Sessions, read_secret
-from bpals.room.room import IMAGES, JUDGMENTS, SIGNAL, CaseFile, PatientFilm, Revealed, Room, Settings, Tables
+from bpals.room.room import IMAGES, JUDGMENTS, SIGNAL, Evidence, Room, Settings
 from bpals.room.web.app import create_app
 from bpals.room.web.server import Binding, check_binding, is_loopback, make_server
 from bpals.store.ledger import Ledger, old_sqlite
@@ -46,18 +47,14 @@ from bpals.store.workspace import Workspace
 from bpals.tasks import review_files
 from bpals.tasks.image_access import LISTING
 from bpals.tasks.reading_list import draw_cases
-from bpals.tasks.relearn import Lesson, Taught, teach
+from bpals.tasks.relearn import Taught, teach
 from bpals.tasks.score import vocabulary_of
-from bpals.tasks.study_progress import Question, answer, gather
+from bpals.tasks.study_progress import gather, progress
 from bpals.types import Notice, Reviews
 
-KEPT_SAFE = "room.secret"
-"""The file of the installation's secret, mode 0600, in the workspace."""
-ALONE = "reader"
-"""The account of whoever opens a room on his own machine without having made one."""
+SECRET_FILE = "room.secret"  # noqa: S105 -- a file name: the installation's secret, mode 0600, in the workspace
+ALONE = "reader"  # the account of whoever opens a room on their own machine without having made one
 LOGIN = "/login"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +62,9 @@ class Opening:
     """What is opened, and where."""
 
     workspace: str | os.PathLike[str] = "audit"
-    images: str | os.PathLike[str] | None = None
-    """The films; by default where the workspace remembers them."""
-    study: str | os.PathLike[str] | None = None
-    """A study file; by default one reader, every finding."""
-    ledger: str | None = None
-    """A PostgreSQL address; by default the workspace's own file."""
+    images: str | os.PathLike[str] | None = None  # the films; by default where the workspace remembers them
+    study: str | os.PathLike[str] | None = None  # a study file; by default one reader, every finding
+    ledger: str | None = None  # A PostgreSQL address; by default the workspace's own file
     oidc: str | os.PathLike[str] | None = None
     binding: Binding = field(default_factory=Binding)
 
@@ -82,8 +76,7 @@ class OpenRoom:
     app: FastAPI
     room: Room
     binding: Binding
-    entrance: str
-    """Where to enter: on one's own machine with a link that works once."""
+    entrance: str  # where to enter: on one's own machine with a link that works once
     cases: int
     notices: tuple[Notice, ...]
 
@@ -103,15 +96,12 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
         desk = Desk.open(ledger, study)
         queue = _Queue(home=home, desk=desk, vocabulary=vocabulary, films=frozenset(shelf.found))
         queue.fill()
-        learner = Learner(
-            Steps(gather=queue.lesson, learn=teach, follow=queue.follow),
-            every=study.learn_every,
-            behind=desk.counts().locked % study.learn_every,
-        )
+        behind = desk.counts().locked % study.learn_every
+        learner = Learner(queue.lesson, queue.follow, every=study.learn_every, behind=behind)
         leaving.callback(learner.close)
-        board = NoticeBoard(Numbers(state=queue.state, gather=queue.question, work=answer))
-        leaving.callback(board.close)
-        secret, renewed = read_secret(home.path / KEPT_SAFE)
+        numbers = ProgressNumbers(queue.state, queue.progress)
+        leaving.callback(numbers.close)
+        secret, renewed = read_secret(home.path / SECRET_FILE)
         accounts = Accounts(ledger, secret)
         check_binding(opening.binding, accounts.cards())
         settings = Settings(origin=opening.binding.origin, dataset=str(home.run["source"]["name"]))
@@ -123,27 +113,27 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
             accounts=accounts,
             sessions=Sessions(ledger, secret, idle_s=settings.idle_s, stay_s=settings.stay_s),
             film=films.film,
-            others=queue.evidence.others,
-            signal=queue.evidence.version,
-            reveal=queue.evidence.reveal,
-            progress=lambda: board.look() | {"learner": learner.state()},
-            after_lock=learner.tell,
+            # Through the queue at each call: a lesson puts new evidence in the place of the old.
+            others=lambda image_id: queue.evidence.others(image_id),  # noqa: PLW0108
+            signal=lambda: queue.evidence.version,
+            reveal=lambda image_id: queue.evidence.reveal(image_id),  # noqa: PLW0108
+            progress=lambda: numbers.latest() | {"learner": learner.state()},
+            after_lock=learner.count_lock,
             oidc=provider,
         )
         entrance = _entrance(room, opening.binding)
-        notices = (*shelf.notices, *films.notices, *_renewed(home, renewed), *_single_writer(ledger))
         yield OpenRoom(
             app=create_app(room),
             room=room,
             binding=opening.binding,
             entrance=entrance,
             cases=desk.counts().cases,
-            notices=(*notices, *(_shut_out(home, accounts) if entrance.endswith(LOGIN) else [])),
+            notices=(*shelf.notices, *films.notices, *_notices(home, room, ledger, renewed, entrance)),
         )
 
 
 def serve_room(opening: Opening, *, ready: Callable[[OpenRoom], None], level: str = "WARNING") -> None:
-    """Open a room and serve it until it is interrupted; `ready` is told when it listens."""
+    """Open a room and serve it until it is interrupted; `ready` is called when it listens."""
     with _listening(opening.binding) as (listener, binding), open_room(replace(opening, binding=binding)) as room:
         # What was loaded stays: the collector would look at it again and again, for a third of a second each time.
         gc.collect()
@@ -178,7 +168,7 @@ def office(workspace: str | os.PathLike[str] = "audit", ledger: str | None = Non
             yield RelayedAccounts(kept)
         return
     with open_ledger(home, ledger) as kept, kept.lock("bpals review account"):
-        yield Accounts(kept, read_secret(home.path / KEPT_SAFE)[0])
+        yield Accounts(kept, read_secret(home.path / SECRET_FILE)[0])
 
 
 def list_accounts(workspace: str | os.PathLike[str] = "audit", ledger: str | None = None) -> list[AccountCard]:
@@ -191,48 +181,10 @@ def list_accounts(workspace: str | os.PathLike[str] = "audit", ledger: str | Non
 
 
 def invitation(provider: str | os.PathLike[str] | None, address: str) -> str:
-    """Say who somebody is for an OIDC provider before he has ever come: his address there."""
+    """Say who somebody is for an OIDC provider before they have ever come: their address there."""
     if provider is None:
         raise UsageError("which provider knows that address? Type: --oidc FILE")
     return invitation_of(load_oidc(provider).issuer, address)
-
-
-class _Evidence:
-    """The case file of the signal that is in force; a new signal brings a new one."""
-
-    def __init__(self, home: Workspace) -> None:
-        self._home = home
-        self.file = self._read()
-
-    def others(self, image_id: str) -> list[PatientFilm]:
-        """Give the patient's films in time order."""
-        return self.file.others(image_id)
-
-    def version(self) -> str:
-        """Give the version of the signal in force."""
-        return self.file.version
-
-    def reveal(self, image_id: str) -> Revealed:
-        """Give what the signal in force says."""
-        return self.file.reveal(image_id)
-
-    def renew(self) -> None:
-        """Take the new signal; whoever is being shown the old one sees it to the end."""
-        self.file = self._read()
-
-    def _read(self) -> CaseFile:
-        sealed = self._home.open()
-        record = [sealed.table(name, *JUDGMENTS) for name in sealed.run["files"] if name == "judgments/record.parquet"]
-        heard = {entry["judge"] for entry in sealed.run["judges"]}
-        others = [judge.answers(*JUDGMENTS) for judge in self._home.judges() if judge.name in heard]
-        return CaseFile(
-            Tables(
-                version=sealed.run["files"]["signal.parquet"]["sha256"],
-                signal=sealed.table("signal.parquet", *SIGNAL),
-                judgments=[*record, *others],
-                images=sealed.table("images.parquet", *IMAGES),
-            )
-        )
 
 
 class _Queue:
@@ -243,75 +195,76 @@ class _Queue:
         self._desk = desk
         self._vocabulary = vocabulary
         self._films = films
-        self.evidence = _Evidence(home)
+        self.evidence = _read_evidence(home)
 
     def fill(self) -> None:
         """Draw cases where there are none yet."""
         if not self._desk.counts().cases:
             self._put(draw_cases(self._home.path, self._desk.study, self._reads(), films=self._films))
 
-    def lesson(self) -> Lesson:
-        """Read what there is to learn from: all studies teach, and the queue leaves out what this one has read."""
+    def lesson(self) -> Callable[[], Taught]:
+        """Give the work of a lesson: all studies teach, and the queue leaves out what this one has read."""
         every = self._desk.ledger.look(lambda connection: reads_of(connection, self._vocabulary))
-        return Lesson(
-            workspace=self._home.path, reviews=every, study=self._desk.study, films=self._films, read=self._reads()
-        )
+        return partial(teach, self._home.path, every, self._desk.study, films=self._films, read=self._reads())
 
     def state(self) -> object:
         """Give what changes when the progress page may: what was read, and which signal is in force."""
-        return self._desk.counts(), self.evidence.file.version
+        return self._desk.counts(), self.evidence.version
 
-    def question(self) -> Question:
-        """Read what the progress page is worked out from."""
-        return Question(
-            workspace=self._home.path, gathered=gather(self._desk), study=self._desk.study, films=self._films
-        )
+    def progress(self) -> Callable[[], dict[str, Any]]:
+        """Give the work of making the numbers of the progress page."""
+        return partial(progress, self._home.path, gather(self._desk), self._desk.study, films=self._films)
 
     def follow(self, taught: Taught) -> Mapping[str, Any]:
         """Show the new signal, and put the cases that it doubts in the place of those that nobody has opened."""
-        self.evidence.renew()
+        self.evidence = _read_evidence(self._home)
         learned = taught.learned
         drawn = self._put(taught.cases)
         if self._desk.study.stop_width is not None:
-            self._see_whether_it_is_enough()
+            # The study ends by itself where the error rate is known as closely as it wants to.
+            width = LowPriorityProcess().run(self.progress())["needed"]["widest"]
+            if width is not None:
+                self._desk.note_width(width)
         return {"version": learned.version, "reads": learned.reads, "changed": dict(learned.changed), "drawn": drawn}
-
-    def _see_whether_it_is_enough(self) -> None:
-        """Let the study end where the error rate is known as closely as it wants to."""
-        needed = Aside().do(answer, self.question())["needed"]
-        if needed["widest"] is not None:
-            self._desk.note_width(needed["widest"])
 
     def _reads(self) -> Reviews:
         return blind_reads(self._desk.reviews(), self._vocabulary)
 
     def _put(self, cases: pl.DataFrame) -> int:
-        return self._desk.draw(cases, self.evidence.file.version, replace=True)
+        return self._desk.draw(cases, self.evidence.version, replace=True)
 
 
-def _renewed(home: Workspace, why: str) -> list[Notice]:
-    """Say that everybody has to log in again, where the installation's secret could not be used."""
-    if why in {"", NEVER}:
-        return []
-    message = f"{home.path / KEPT_SAFE} was made anew, because {why}: whoever was logged in must log in again"
-    return [Notice(code="secret_renewed", count=1, message=message)]
+def _read_evidence(home: Workspace) -> Evidence:
+    """Read what the signal in force says, and the answers of the judges that it used."""
+    audit = home.open()
+    record = [audit.table(name, *JUDGMENTS) for name in audit.run["files"] if name == "judgments/record.parquet"]
+    used = {entry["judge"] for entry in audit.run["judges"]}
+    others = [judge.answers(*JUDGMENTS) for judge in home.judges() if judge.name in used]
+    return Evidence(
+        version=audit.run["files"]["signal.parquet"]["sha256"],
+        signal=audit.table("signal.parquet", *SIGNAL),
+        judgments=[*record, *others],
+        images=audit.table("images.parquet", *IMAGES),
+    )
 
 
-def _shut_out(home: Workspace, accounts: Accounts) -> list[Notice]:
-    """Name who may enter and cannot log in: who read alone came by a printed link, and now none is printed."""
-    names = [card.account.name for card in accounts.cards() if not (card.disabled or card.password or card.subject)]
-    if not names:
-        return []
-    typed = f"bpals review account password {shlex.quote(names[0])} --workspace {shlex.quote(str(home.path))}"
-    whose = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no password yet"
-    message = f"{whose}, and a link is printed only while nobody has one. Type: {typed}"
-    return [Notice(code="no_password", count=len(names), message=message)]
-
-
-def _single_writer(ledger: Ledger) -> list[Notice]:
-    """Say what to mind with an SQLite whose log may be damaged by a second writer."""
+def _notices(home: Workspace, room: Room, ledger: Ledger, renewed: str, entrance: str) -> Iterator[Notice]:
+    """Say what whoever opens the room should know before its readers do."""
+    if renewed not in {"", NEVER}:
+        message = f"{home.path / SECRET_FILE} was made anew, because {renewed}: whoever was logged in must log in again"
+        yield Notice(code="secret_renewed", count=1, message=message)
+    # An old SQLite may damage its log where a second process writes.
     warning = old_sqlite(sqlite3.sqlite_version_info) if ledger.dialect == "sqlite" else None
-    return [Notice(code="old_sqlite", count=1, message=f"SQLite {warning}")] if warning else []
+    if warning:
+        yield Notice(code="old_sqlite", count=1, message=f"SQLite {warning}")
+    # Who read alone came by a printed link; once anybody has a password, none is printed.
+    cards = room.accounts.cards() if entrance.endswith(LOGIN) else []
+    names = [card.account.name for card in cards if not (card.disabled or card.password or card.subject)]
+    if names:
+        typed = f"bpals review account password {shlex.quote(names[0])} --workspace {shlex.quote(str(home.path))}"
+        whose = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no password yet"
+        message = f"{whose}, and a link is printed only while nobody has one. Type: {typed}"
+        yield Notice(code="no_password", count=len(names), message=message)
 
 
 def _shelf(home: Workspace, opening: Opening) -> Shelf:
@@ -326,7 +279,7 @@ def _shelf(home: Workspace, opening: Opening) -> Shelf:
 
 
 def _entrance(room: Room, binding: Binding) -> str:
-    """Say where to enter; who has no account with a password, on his own machine, gets a link that works once."""
+    """Say where to enter; who has no account with a password, on their own machine, gets a link that works once."""
     cards = [card for card in room.accounts.cards() if not card.disabled]
     if any(card.password or card.subject for card in cards) or not is_loopback(binding.host):
         return f"{binding.origin}{LOGIN}"

@@ -159,7 +159,7 @@ class _Stream(Generic[T, R]):
     def _work(self) -> None:
         """Do everything that needs Ray, in this one thread."""
         self._session.prepare()
-        import ray.exceptions  # noqa: PLC0415  an extra
+        import ray.exceptions
 
         try:
             with self._session:
@@ -177,7 +177,7 @@ class _Stream(Generic[T, R]):
 
     def _do(self, waiting: dict[int, bytes]) -> None:
         """Do one chunk to its last task."""
-        import ray.exceptions  # noqa: PLC0415  an extra
+        import ray.exceptions
 
         failures = 0
         while waiting and not self._closing.is_set():
@@ -203,7 +203,7 @@ class _Stream(Generic[T, R]):
 
     def _streamed(self, waiting: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         """Run one stream of Ray Data over the waiting tasks: number and result as they come."""
-        import ray.data  # noqa: PLC0415  an extra
+        import ray.data
 
         rows = [{"number": number, "task": body} for number, body in waiting.items()]
         size = min(self._executor.workers, len(rows))
@@ -228,7 +228,7 @@ def _first_line(error: Exception) -> str:
 
 def _dumps(what: object) -> bytes:
     # cloudpickle also takes a function that was written in a notebook.
-    from ray import cloudpickle  # noqa: PLC0415  an extra
+    from ray import cloudpickle
 
     dumps: Any = cloudpickle.dumps
     return bytes(dumps(what))
@@ -292,13 +292,13 @@ class RaySession:
             warnings.simplefilter("ignore")
             for name, value in environment.items():
                 os.environ.setdefault(name, value)
-            import ray.data  # noqa: F401, PLC0415  an extra
+            import ray.data  # noqa: F401  an extra
 
     def __enter__(self) -> None:
         self.prepare()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import ray.data  # noqa: PLC0415  an extra
+            import ray.data
 
             if tuple(int(part) for part in ray.__version__.split(".")[:2]) < OLDEST:
                 raise UsageError(f"Ray {ray.__version__} is too old. Type: pip install 'ray[data]>=2.52'")
@@ -337,7 +337,7 @@ class RaySession:
     def end(self) -> None:
         """End a Ray of our own, or leave a cluster that we joined; our workers end with that."""
         if self._ours:
-            import ray  # noqa: PLC0415  an extra
+            import ray
 
             self._ours = False
             ray.shutdown()

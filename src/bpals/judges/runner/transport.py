@@ -108,8 +108,8 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         try:
-            import aiohttp  # noqa: PLC0415
-            import orjson  # noqa: F401, PLC0415
+            import aiohttp
+            import orjson  # noqa: F401
         except ImportError:
             raise MissingExtra.of("a judge behind an endpoint", "vlm") from None
         resolver: Any = self._resolver
@@ -146,7 +146,7 @@ class Transport:
 
     async def send(self, endpoint: Endpoint, body: bytes) -> HttpResponse:
         """Send one request and return the JSON object that comes back; see the module for the three errors."""
-        import aiohttp  # noqa: PLC0415
+        import aiohttp
 
         prepared = self.prepare(endpoint)
         started = time.perf_counter()
@@ -262,7 +262,7 @@ def unpack(raw: bytes, packing: str, limit: int) -> bytes:
 
 async def read_error(response: aiohttp.ClientResponse) -> bytes:
     """Read the beginning of an error's body; the status counts even without it."""
-    import aiohttp  # noqa: PLC0415
+    import aiohttp
 
     received = b""
     try:
@@ -275,7 +275,7 @@ async def read_error(response: aiohttp.ClientResponse) -> bytes:
 
 def parse(raw: bytes, key: str) -> Mapping[str, Any]:
     """Parse a reply; a body that is no JSON object, or an error sent with status 200, is a transient fault."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
     try:
         payload = orjson.loads(raw)
@@ -344,7 +344,7 @@ def moment(date: str) -> float | None:
 
 def message_of(raw: bytes) -> str:
     """Find the message in an error's body: {"error": {"message": ...}}, {"detail": ...}, or the text itself."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
     try:
         found = orjson.loads(raw)

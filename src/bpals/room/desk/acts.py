@@ -14,17 +14,19 @@ from bpals.room.desk.readings import (
     Answer,
     Request,
     Saved,
-    Sitting,
     Spent,
+    Transaction,
+    Verdict,
     check_answer,
     check_reason,
     check_spent,
     complete,
+    review_row,
 )
 from bpals.room.desk.settling import settle
 from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.schema import DRAWN, READING, STUDY, now
-from bpals.store.ledger.verdicts import store_reviews
+from bpals.store.ledger.review_rows import store_reviews
+from bpals.store.ledger.schema import DRAWN, READING, STUDY
 from bpals.text import several
 
 _INCLUSION = Ready(select(DRAWN.c.finding, DRAWN.c.inclusion).where(DRAWN.c.case_id == bindparam("of_case")))
@@ -56,157 +58,150 @@ _LOCKED = Ready(
 )
 
 
-def draft(request: Request, version: int, answer: Answer) -> Saved:
+def draft(tx: Transaction, request: Request, version: int, answer: Answer) -> Saved:
     """Keep what is written so far."""
-    sitting = request.sitting
-    row = _writable(sitting, request.subject, version)
+    row = _writable(tx, request.subject, version)
     if row.state == "skipped":
         raise NotNow("you skipped this case. Undo the skip, then write")
-    check_answer(answer, _findings(sitting, row))
+    check_answer(answer, _findings(tx, row))
     state = row.state
-    if row.state == "released" and readings.take_again(sitting, row):
+    if row.state == "released" and readings.take_again(tx, row):
         state = "leased"
-    new = readings.change(sitting, row, answer=answer.as_json(), **_still_here(sitting, state))
-    return _finish(request, row, state=state, version=new, said={"answer": answer.as_dict()})
+    new = readings.change(tx, row, answer=answer.as_json(), state=state, held_until=tx.lease_end)
+    return _finish(tx, request, row, state=state, version=new, detail={"answer": answer.as_dict()})
 
 
-def lock(request: Request, version: int, answer: Answer, spent: Spent, signal: str | None = None) -> Saved:
+def lock(
+    tx: Transaction, request: Request, version: int, answer: Answer, spent: Spent, signal: str | None = None
+) -> Saved:
     """Store the blind read for good; `signal` is the version that the reader is shown next."""
-    sitting = request.sitting
-    row = readings.find(sitting, request.subject)
+    row = readings.find(tx, request.subject)
     if row.state in {"locked", "done"}:
         raise NotNow("this case is locked: the blind read stands. To change it, amend it with a reason")
-    readings.check_version(sitting, row, version)
+    readings.check_version(tx, row, version)
     if row.state == "skipped":
         raise NotNow("you skipped this case. Undo the skip, then lock")
-    findings = _findings(sitting, row)
-    check_answer(answer, findings)
-    check_spent(spent)
-    verdicts = complete(answer, findings, sitting.study.unmarked)
-    if row.state == "released" and not readings.take_again(sitting, row):
-        return _keep_only(request, row, answer)
-    values = _still_here(sitting, "locked") | ({} if signal is None else {"signal": signal})
-    new = readings.change(sitting, row, answer=answer.as_json(), locked=sitting.now, **values)
-    sealed = _store(sitting, row, answer, verdicts, phase="blind", spent=spent)
-    told = {"answer": answer.as_dict(), "reviews": sealed}
-    saved = _finish(request, row, state="locked", version=new, said=told)
+    verdicts = _verdicts(tx, row, answer, spent)
+    if row.state == "released" and not readings.take_again(tx, row):
+        # The case has all its readers: kept as a draft, nothing is lost and no reader too many counts.
+        new = readings.change(tx, row, answer=answer.as_json())
+        return _finish(
+            tx, request, row, state="released", version=new, detail={"answer": answer.as_dict(), "kept": True}
+        )
+    values = {"state": "locked", "locked": tx.now, "held_until": tx.lease_end}
+    values |= {} if signal is None else {"signal": signal}
+    new = readings.change(tx, row, answer=answer.as_json(), **values)
+    digests = _store(tx, row, answer, verdicts, phase="blind", spent=spent)
+    detail = {"answer": answer.as_dict(), "reviews": digests}
+    saved = _finish(tx, request, row, state="locked", version=new, detail=detail)
     if signal is not None:
-        _log_reveal(sitting, row.reading_id, state="locked", version=new, signal=signal)
-    _after_lock(sitting, row)
+        _log_reveal(tx, row.reading_id, state="locked", version=new, signal=signal)
+    _after_lock(tx, row)
     return saved
 
 
-def second(request: Request, version: int, answer: Answer, spent: Spent, signal: str | None) -> Saved:
+def second(tx: Transaction, request: Request, version: int, answer: Answer, spent: Spent, signal: str | None) -> Saved:
     """Store what the reader says after the reveal, apart from the blind read."""
-    sitting = request.sitting
-    row = readings.find(sitting, request.subject)
-    if not sitting.study.reveal:
+    row = readings.find(tx, request.subject)
+    if not tx.study.reveal:
         raise NotNow("this study shows nothing after the lock, so there is no second read")
     if row.state == "done":
         raise NotNow("the second read of this case is stored. To change it, amend it with a reason")
     if row.state != "locked":
         raise NotNow("the second read comes after the lock. Lock the blind read first")
-    readings.check_version(sitting, row, version)
-    findings = _findings(sitting, row)
-    check_answer(answer, findings)
-    check_spent(spent)
-    verdicts = complete(answer, findings, sitting.study.unmarked)
+    readings.check_version(tx, row, version)
+    verdicts = _verdicts(tx, row, answer, spent)
     seen = signal if signal is not None else row.signal
     if seen is None:
         raise NotNow("nothing was revealed of this case yet")
-    new = readings.change(sitting, row, answer=answer.as_json(), state="done", signal=seen)
-    sealed = _store(sitting, row, answer, verdicts, phase="second", spent=spent, signal=seen)
-    told = {"answer": answer.as_dict(), "reviews": sealed, "signal": seen}
-    return _finish(request, row, state="done", version=new, said=told)
+    new = readings.change(tx, row, answer=answer.as_json(), state="done", signal=seen)
+    digests = _store(tx, row, answer, verdicts, phase="second", spent=spent, signal=seen)
+    detail = {"answer": answer.as_dict(), "reviews": digests, "signal": seen}
+    return _finish(tx, request, row, state="done", version=new, detail=detail)
 
 
-def amend(request: Request, version: int, answer: Answer, reason: str) -> Saved:
+def amend(tx: Transaction, request: Request, version: int, answer: Answer, reason: str) -> Saved:
     """Store a correction of a locked read beside it, with the reason; the first one stays."""
-    sitting = request.sitting
-    row = readings.find(sitting, request.subject)
+    row = readings.find(tx, request.subject)
     if row.state not in {"locked", "done"}:
         raise NotNow("this case is not locked: write and lock it, there is nothing to amend yet")
-    readings.check_version(sitting, row, version)
-    findings = _findings(sitting, row)
+    readings.check_version(tx, row, version)
+    findings = _findings(tx, row)
     check_answer(answer, findings)
     why = check_reason(reason)
-    verdicts = complete(answer, findings, sitting.study.unmarked)
-    new = readings.change(sitting, row, answer=answer.as_json())
-    sealed = _store(sitting, row, answer, verdicts, phase="amended", signal=row.signal)
-    told = {"answer": answer.as_dict(), "reviews": sealed, "reason": why}
-    saved = _finish(request, row, state=row.state, version=new, said=told)
-    settle(sitting, row.case_id)
+    verdicts = complete(answer, findings, tx.study.unmarked)
+    new = readings.change(tx, row, answer=answer.as_json())
+    digests = _store(tx, row, answer, verdicts, phase="amended", signal=row.signal)
+    detail = {"answer": answer.as_dict(), "reviews": digests, "reason": why}
+    saved = _finish(tx, request, row, state=row.state, version=new, detail=detail)
+    settle(tx, row.case_id)
     return saved
 
 
-def skip(request: Request, version: int) -> Saved:
+def skip(tx: Transaction, request: Request, version: int) -> Saved:
     """Give the case to another reader; what was written stays with its writer."""
-    sitting = request.sitting
-    row = _writable(sitting, request.subject, version)
+    row = _writable(tx, request.subject, version)
     if row.state == "skipped":
         raise NotNow("you skipped this case already")
     if row.state == "locked":
         raise NotNow("this case is locked, and is not left to others. Store the second read, or amend it with a reason")
     if row.state == "leased":
-        readings.give_back(sitting, row, "skipped")
-    new = readings.change(sitting, row, state="skipped")
-    return _finish(request, row, state="skipped", version=new, said={})
+        readings.give_back(tx, row, "skipped")
+    new = readings.change(tx, row, state="skipped")
+    return _finish(tx, request, row, state="skipped", version=new, detail={})
 
 
-def undo(request: Request, version: int) -> Saved:
+def undo(tx: Transaction, request: Request, version: int) -> Saved:
     """Take back a skip, or the last lock where nothing was revealed; the history keeps both."""
-    sitting = request.sitting
-    row = readings.find(sitting, request.subject)
-    readings.check_version(sitting, row, version)
-    if row.state == "locked" and not sitting.study.reveal:
-        held = {"state": "leased", "locked": None, "held_until": sitting.lease_end}
-        new = readings.change(sitting, row, **held)
-        return _finish(request, row, state="leased", version=new, said={"undone": "lock"})
-    if row.state == "locked" or (row.state == "done" and sitting.study.reveal):
+    row = readings.find(tx, request.subject)
+    readings.check_version(tx, row, version)
+    if row.state == "locked" and not tx.study.reveal:
+        held = {"state": "leased", "locked": None, "held_until": tx.lease_end}
+        new = readings.change(tx, row, **held)
+        return _finish(tx, request, row, state="leased", version=new, detail={"undone": "lock"})
+    if row.state == "locked" or (row.state == "done" and tx.study.reveal):
         raise NotNow("the label was shown after this lock: the blind read stands. To change it, amend it with a reason")
     if row.state == "done":
         raise NotNow("you have locked another case since. To change this one, amend it with a reason")
     if row.state != "skipped":
         raise NotNow("there is nothing to undo: the case is neither locked nor skipped")
-    if not readings.take_again(sitting, row):
+    if not readings.take_again(tx, row):
         raise NotNow("the case that you skipped has gone to another reader; what you wrote is kept")
-    new = readings.change(sitting, row)
-    return _finish(request, row, state="leased", version=new, said={"undone": "skip"})
+    new = readings.change(tx, row)
+    return _finish(tx, request, row, state="leased", version=new, detail={"undone": "skip"})
 
 
-def _writable(sitting: Sitting, reading_id: str, version: int) -> Any:
+def _writable(tx: Transaction, reading_id: str, version: int) -> Any:
     """Give a reading that its reader may still write to; after the lock only the second read may be drafted."""
-    row = readings.find(sitting, reading_id)
-    if row.state == "done" or (row.state == "locked" and not sitting.study.reveal):
+    row = readings.find(tx, reading_id)
+    if row.state == "done" or (row.state == "locked" and not tx.study.reveal):
         raise NotNow("this case is locked: the blind read stands. To change it, amend it with a reason")
-    readings.check_version(sitting, row, version)
+    readings.check_version(tx, row, version)
     return row
 
 
-def _findings(sitting: Sitting, row: Row[Any]) -> tuple[str, ...]:
-    return sitting.findings_of([row.case_id])[row.case_id]
+def _verdicts(tx: Transaction, row: Row[Any], answer: Answer, spent: Spent) -> dict[str, Verdict]:
+    """Check an answer and its time, and give the verdict on every finding of the case."""
+    findings = _findings(tx, row)
+    check_answer(answer, findings)
+    check_spent(spent)
+    return complete(answer, findings, tx.study.unmarked)
 
 
-def _still_here(sitting: Sitting, state: str) -> dict[str, Any]:
-    """What a sign of life changes: the lease is renewed."""
-    return {"state": state, "held_until": sitting.lease_end}
+def _findings(tx: Transaction, row: Row[Any]) -> tuple[str, ...]:
+    return tx.findings_of([row.case_id])[row.case_id]
 
 
-def _keep_only(request: Request, row: Row[Any], answer: Answer) -> Saved:
-    """Keep the answer as a draft where the case has all its readers: nothing is lost, and no reader too many counts."""
-    new = readings.change(request.sitting, row, answer=answer.as_json())
-    told = {"answer": answer.as_dict(), "kept": True}
-    return _finish(request, row, state="released", version=new, said=told)
-
-
-def _finish(request: Request, row: Row[Any], *, state: str, version: int, said: dict[str, Any]) -> Saved:
+def _finish(
+    tx: Transaction, request: Request, row: Row[Any], *, state: str, version: int, detail: dict[str, Any]
+) -> Saved:
     reply = {"reading_id": row.reading_id, "version": version, "state": state}
-    detail = {**said, "state": state, "version": version}
-    return request.finish(reply, detail, reading_id=row.reading_id)
+    entry = {**detail, "state": state, "version": version}
+    return request.finish(tx, reply, entry, reading_id=row.reading_id)
 
 
 def _store(
-    sitting: Sitting,
+    tx: Transaction,
     row: Row[Any],
     answer: Answer,
     verdicts: dict[str, Any],
@@ -215,34 +210,26 @@ def _store(
     spent: Spent | None = None,
     signal: str | None = None,
 ) -> dict[str, str]:
-    """Add one review a finding."""
-    inclusion = {drawn.finding: drawn.inclusion for drawn in _INCLUSION.rows(sitting.connection, of_case=row.case_id)}
-    if sitting.study.asks == "all":
+    inclusion = {drawn.finding: drawn.inclusion for drawn in _INCLUSION.rows(tx.connection, of_case=row.case_id)}
+    if tx.study.asks == "all":
         # It is the film that was drawn: each of its findings is read with the film's chance.
         inclusion = dict.fromkeys(verdicts, max(filter(None, inclusion.values()), default=None))
-    active, wall = _bounded(sitting, row, spent)
-    saw = phase == "second" or (phase == "amended" and sitting.study.reveal)
-    same = {
-        "study_id": sitting.study_id,
-        "reading_id": row.reading_id,
-        "image_id": row.image_id,
-        "reader": sitting.account.name,
-        "phase": phase,
-        "round": 0,
-        "repeat": int(readings.is_repeat(row)),
-        "saw_signal": int(saw),
-        "signal": signal if saw else None,
-        "note": answer.note or None,
-        "quality": answer.quality,
-        "devices": answer.devices,
-        "active_s": active,
-        "wall_s": wall,
-        "position": row.position,
-        "source": "room",
-        "at": now(),
-    }
+    active, wall = _bounded(tx, row, spent)
+    saw = phase == "second" or (phase == "amended" and tx.study.reveal)
+    same = review_row(
+        tx,
+        row,
+        phase,
+        saw_signal=int(saw),
+        signal=signal if saw else None,
+        note=answer.note or None,
+        quality=answer.quality,
+        devices=answer.devices,
+        active_s=active,
+        wall_s=wall,
+    )
     return store_reviews(
-        sitting.connection,
+        tx.connection,
         [
             {
                 **same,
@@ -250,76 +237,66 @@ def _store(
                 "verdict": verdict,
                 "confidence": answer.confidence.get(finding),
                 "inclusion": inclusion.get(finding),
-                "box": boxes_of(answer, finding),
+                "box": _boxes_of(answer, finding),
             }
             for finding, verdict in verdicts.items()
         ],
     )
 
 
-def boxes_of(answer: Answer, finding: str) -> str | None:
-    """Write the boxes of a finding as the ledger keeps them."""
+def _boxes_of(answer: Answer, finding: str) -> str | None:
     boxes = [[box.x, box.y, box.width, box.height] for box in answer.boxes if box.finding == finding]
     return json.dumps(boxes) if boxes else None
 
 
-def _bounded(sitting: Sitting, row: Row[Any], spent: Spent | None) -> tuple[float | None, float | None]:
+def _bounded(tx: Transaction, row: Row[Any], spent: Spent | None) -> tuple[float | None, float | None]:
     """Bound the seconds that a browser counted by those that the database's clock saw."""
     if spent is None:
         return None, None
-    wall = min(float(spent.wall_s), max(0.0, sitting.now - _since(sitting, row)))
+    # A second read began at the lock; a first one not before the reader's last lock of another case.
+    since = row.locked
+    if since is None:
+        mine = {"study": tx.study_id, "reader": tx.account.account_id, "but": row.reading_id}
+        since = max(float(row.began), float(_LAST_LOCK.value(tx.connection, **mine) or 0.0))
+    wall = min(float(spent.wall_s), max(0.0, tx.now - float(since)))
     return min(float(spent.active_s), wall), wall
 
 
-def _since(sitting: Sitting, row: Row[Any]) -> float:
-    """Give when the reader can have begun: a second read at the lock, a first one after the lock before it."""
-    if row.locked is not None:
-        return float(row.locked)
-    mine = {"study": sitting.study_id, "reader": sitting.account.account_id, "but": row.reading_id}
-    before = _LAST_LOCK.value(sitting.connection, **mine)
-    return max(float(row.began), float(before or 0.0))
-
-
-def _after_lock(sitting: Sitting, row: Row[Any]) -> None:
+def _after_lock(tx: Transaction, row: Row[Any]) -> None:
     """Do what follows from a lock: earlier ones become final, the case may be settled, the study may be done."""
-    if sitting.study.reveal:
-        settle(sitting, row.case_id)
+    if tx.study.reveal:
+        settle(tx, row.case_id)
     else:
-        mine = {"study": sitting.study_id, "reader": sitting.account.account_id, "but": row.reading_id}
-        for other in _OTHERS_LOCKED.rows(sitting.connection, **mine):
-            finish_blind(sitting, other)
-    limit = sitting.study.stop_reads
+        mine = {"study": tx.study_id, "reader": tx.account.account_id, "but": row.reading_id}
+        for other in _OTHERS_LOCKED.rows(tx.connection, **mine):
+            finish_blind(tx, other)
+    limit = tx.study.stop_reads
     if limit is not None:
-        read = int(_LOCKED.value(sitting.connection, study=sitting.study_id))
+        read = int(_LOCKED.value(tx.connection, study=tx.study_id))
         if read >= limit:
             locked = several(read, "reading is", "readings are")
-            stop(sitting, f"{locked} locked, and the study was to stop at {limit:,}")
+            stop(tx, f"{locked} locked, and the study was to stop at {limit:,}")
 
 
-def stop(sitting: Sitting, why: str) -> None:
+def stop(tx: Transaction, why: str) -> None:
     """Begin no more cases; those that were begun get their readers."""
-    going_on = (STUDY.c.study_id == sitting.study_id) & STUDY.c.stopped.is_(None)
-    if sitting.connection.execute(update(STUDY).where(going_on).values(stopped=why)).rowcount:
-        sitting.note("stopped", {"why": why})
+    going_on = (STUDY.c.study_id == tx.study_id) & STUDY.c.stopped.is_(None)
+    if tx.connection.execute(update(STUDY).where(going_on).values(stopped=why)).rowcount:
+        tx.note("stopped", {"why": why})
 
 
-def note_reveal(sitting: Sitting, reading_id: str, signal: str) -> None:
+def note_reveal(tx: Transaction, reading_id: str, signal: str) -> None:
     """Write down who saw which version of the signal, once for each version."""
-    row = readings.find(sitting, reading_id)
-    check_revealed(sitting, row)
-    if row.signal != signal:
-        readings.move(sitting, reading_id, signal=signal)
-        _log_reveal(sitting, reading_id, state=row.state, version=row.version, signal=signal)
-
-
-def _log_reveal(sitting: Sitting, reading_id: str, *, state: str, version: int, signal: str) -> None:
-    told = {"signal": signal, "state": state, "version": version, "study": sitting.study_id}
-    sitting.log.append(actor=sitting.account.name, action="revealed", detail=told, reading_id=reading_id)
-
-
-def check_revealed(sitting: Sitting, row: Row[Any]) -> None:
-    """Refuse to show anything before the lock, and ever in a study that does not reveal."""
-    if not sitting.study.reveal:
+    row = readings.find(tx, reading_id)
+    if not tx.study.reveal:
         raise NotNow("this study shows neither label nor trust to its readers")
-    if not readings.is_revealed(sitting, row):
+    if not readings.is_revealed(tx, row):
         raise NotNow("label and trust are shown after the lock. Lock the blind read first")
+    if row.signal != signal:
+        readings.move(tx, reading_id, signal=signal)
+        _log_reveal(tx, reading_id, state=row.state, version=row.version, signal=signal)
+
+
+def _log_reveal(tx: Transaction, reading_id: str, *, state: str, version: int, signal: str) -> None:
+    detail = {"signal": signal, "state": state, "version": version, "study": tx.study_id}
+    tx.log.append(actor=tx.account.name, action="revealed", detail=detail, reading_id=reading_id)

@@ -6,10 +6,9 @@ the seed of the study. A lease ends by the database's clock: the case goes back,
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +17,28 @@ from sqlalchemy import Row, and_, bindparam, exists, func, insert, literal, or_,
 
 from bpals.errors import ContractBroken, NotNow, UnknownName, UsageError
 from bpals.room.desk import readings
-from bpals.room.desk.readings import STILL_OPEN, WHOLE, Answer, BlindRead, PastReading, Saved, Sitting, Verdict, WhyNone
+from bpals.room.desk.readings import (
+    STILL_OPEN,
+    WHOLE,
+    Answer,
+    BlindRead,
+    FinishedReading,
+    Saved,
+    Transaction,
+    Verdict,
+    WhyNone,
+    shuffled,
+)
 from bpals.room.desk.settling import settle
 from bpals.room.desk.study import Study
 from bpals.store.ledger.backend import Ready, insert_new
 from bpals.store.ledger.schema import BATCH, CASE, DRAWN, READING, REVIEW, now
 
-BELIEVED_S = 10.0
-"""How long it is believed that the batches before have nothing: a case that is given back waits at most so long."""
+HINT_S = 10.0  # how long a hint holds: a case that is given back to an earlier batch waits at most so long
 
 
-class Floors:
-    """The lowest batch that had a case for a reader a moment ago; a hint, and never more than that."""
+class BatchHints:
+    """The lowest batch that had a case for a reader a moment ago: where to look first, and never more than that."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Know nothing yet; the clock is one that only goes forward."""
@@ -42,9 +51,9 @@ class Floors:
         return batch if self._clock() < until else 0
 
     def found(self, account_id: int, batch: int, *, began_at: int) -> None:
-        """Remember where the search from a batch ended; what was remembered is not believed for longer thereby."""
+        """Remember where the search from a batch ended; a hint that was used does not hold longer for it."""
         _, until = self._found.get(account_id, (0, 0.0))
-        self._found[account_id] = (batch, until if began_at else self._clock() + BELIEVED_S)
+        self._found[account_id] = (batch, until if began_at else self._clock() + HINT_S)
 
     def forget(self) -> None:
         """Know nothing again: cases were drawn or withdrawn."""
@@ -52,8 +61,8 @@ class Floors:
 
 
 BLANK = Answer().as_json()
+# Where a batch has PLENTY cases left for a reader, SPARE more are leased at once: the next requests then write nothing.
 PLENTY, SPARE = 12, 3
-"""Where a batch has so many cases left for a reader, some more are leased at once: the next asks then write nothing."""
 _INSERT = Ready(insert(READING))
 
 _MINE = and_(READING.c.study_id == bindparam("study"), READING.c.account_id == bindparam("reader"))
@@ -102,151 +111,134 @@ _BEGUN = CASE.c.taken > 0
 _LOWEST_BEGUN, _BEGUN_OF_BATCH = _lowest(_BEGUN), _of_batch(_BEGUN)
 
 
-def shuffled(seed: int, *names: object) -> str:
-    """Give a text by which things are ordered as if at random, and the same way each time."""
-    return hashlib.sha256("\0".join(map(str, (seed, *names))).encode()).hexdigest()
-
-
-def sweep(sitting: Sitting) -> None:
-    """Let the clock do its part: leases that ended go back, and a last lock can no longer be undone."""
-    overdue = {"study": sitting.study_id, "moment": sitting.now}
-    for row in _OVERDUE.rows(sitting.connection, **overdue):
+def sweep(tx: Transaction) -> None:
+    """Do what the clock demands: leases that ended go back, and a last lock can no longer be undone."""
+    for row in _OVERDUE.rows(tx.connection, study=tx.study_id, moment=tx.now):
         if row.state == "leased":
-            readings.give_back(sitting, row, "released")
-            sitting.note("lease ended", {"state": "released", "version": row.version}, reading_id=row.reading_id)
-        elif not sitting.study.reveal:
-            finish_blind(sitting, row)
+            readings.give_back(tx, row, "released")
+            tx.note("lease ended", {"state": "released", "version": row.version}, reading_id=row.reading_id)
+        elif not tx.study.reveal:
+            finish_blind(tx, row)
 
 
-def finish_blind(sitting: Sitting, row: Row[Any]) -> None:
+def finish_blind(tx: Transaction, row: Row[Any]) -> None:
     """Make a locked read final where nothing is revealed, and see whether its case is settled."""
-    readings.move(sitting, row.reading_id, state="done")
-    sitting.note("final", {"state": "done", "version": row.version}, reading_id=row.reading_id)
-    settle(sitting, row.case_id)
+    readings.move(tx, row.reading_id, state="done")
+    tx.note("final", {"state": "done", "version": row.version}, reading_id=row.reading_id)
+    settle(tx, row.case_id)
 
 
-def is_due(sitting: Sitting, held: list[Row[Any]]) -> bool:
-    """Say whether the clock has something to do: a lease of anybody's has ended, or one of these is half over."""
-    overdue = {"study": sitting.study_id, "moment": sitting.now}
-    ends = _FIRST_OVERDUE.first(sitting.connection, **overdue)
-    return ends is not None or any(_is_half_over(sitting, row) for row in held)
+def is_due(tx: Transaction, held: list[Row[Any]]) -> bool:
+    """Say whether a lease of anybody has ended, or one of these is half over."""
+    ends = _FIRST_OVERDUE.first(tx.connection, study=tx.study_id, moment=tx.now)
+    return ends is not None or any(_is_half_over(tx, row) for row in held)
 
 
-def in_hand(sitting: Sitting) -> list[Row[Any]]:
+def in_hand(tx: Transaction) -> list[Row[Any]]:
     """Give the readings that this reader holds, in their order: being read, or locked and waiting for a second read."""
-    rows = _IN_HAND.rows(sitting.connection, **_me(sitting))
+    rows = _IN_HAND.rows(tx.connection, **_me(tx))
     # Sorted here: asked to sort, SQLite would go through all that the reader ever read.
-    return sorted((row for row in rows if row.state == "leased" or sitting.study.reveal), key=lambda row: row.position)
+    return sorted((row for row in rows if row.state == "leased" or tx.study.reveal), key=lambda row: row.position)
 
 
-def fill(sitting: Sitting, missing: int, *, stopped: bool, floors: Floors) -> int:
+def fill(tx: Transaction, missing: int, *, stopped: bool, hints: BatchHints) -> int:
     """Lease so many cases, fewer where fewer are left, and some more where there are plenty; say how many."""
     leased = 0
-    while leased < missing and _take_returned(sitting):
+    while leased < missing and _take_returned(tx):
         leased += 1
     if leased == missing:
         return leased
-    place = int(_LAST_PLACE.value(sitting.connection, **_me(sitting)))
+    place = int(_LAST_PLACE.value(tx.connection, **_me(tx)))
     offered: list[Row[Any]] = []
     while leased < missing:
-        case_id = None if stopped else due_repeat(sitting, place + 1)
+        case_id = None if stopped else due_repeat(tx, place + 1)
         if case_id is not None:
-            _lease(sitting, case_id, f"repeat {sitting.account.name}", place + 1)
+            _lease(tx, case_id, f"repeat {tx.account.name}", place + 1)
         else:
             if not offered:
-                offered = _offer(sitting, stopped=stopped, floors=floors)
+                offered = _offer(tx, stopped=stopped, hints=hints)
                 missing += SPARE if len(offered) >= PLENTY else 0
             if not offered:
                 break
-            _take(sitting, offered.pop(0), place + 1)
+            _take(tx, offered.pop(0), place + 1)
         place, leased = place + 1, leased + 1
     return leased
 
 
-def bring_back(sitting: Sitting) -> int:
+def bring_back(tx: Transaction) -> int:
     """Let the reader be handed again what they skipped, as far as others have not taken it."""
-    rows = _SKIPPED.rows(sitting.connection, **_me(sitting))
+    rows = _SKIPPED.rows(tx.connection, **_me(tx))
     for row in rows:
-        readings.move(sitting, row.reading_id, state="released")
-        sitting.note("brought back", {"state": "released", "version": row.version}, reading_id=row.reading_id)
+        readings.move(tx, row.reading_id, state="released")
+        tx.note("brought back", {"state": "released", "version": row.version}, reading_id=row.reading_id)
     return len(rows)
 
 
-def renew(sitting: Sitting, held: list[Row[Any]]) -> None:
+def renew(tx: Transaction, held: list[Row[Any]]) -> None:
     """Lengthen leases that are more than half over: their reader is here."""
     for row in held:
-        if _is_half_over(sitting, row):
-            readings.move(sitting, row.reading_id, held_until=sitting.lease_end)
+        if _is_half_over(tx, row):
+            readings.move(tx, row.reading_id, held_until=tx.lease_end)
 
 
-def _is_half_over(sitting: Sitting, row: Row[Any]) -> bool:
-    return bool(row.state == "leased" and row.held_until < sitting.now + 30 * sitting.study.lease_minutes)
+def _is_half_over(tx: Transaction, row: Row[Any]) -> bool:
+    return bool(row.state == "leased" and row.held_until < tx.now + 30 * tx.study.lease_minutes)
 
 
-def _me(sitting: Sitting) -> dict[str, int]:
-    return {"study": sitting.study_id, "reader": sitting.account.account_id}
+def _me(tx: Transaction) -> dict[str, int]:
+    return {"study": tx.study_id, "reader": tx.account.account_id}
 
 
-def _take_returned(sitting: Sitting) -> bool:
+def _take_returned(tx: Transaction) -> bool:
     """Lease again what this reader had begun, with its draft, if the case is still free."""
-    row = _RETURNED.first(sitting.connection, **_me(sitting))
-    if row is None or not readings.take_again(sitting, row):
+    row = _RETURNED.first(tx.connection, **_me(tx))
+    if row is None or not readings.take_again(tx, row):
         return False
-    sitting.note("leased again", {"state": "leased", "version": row.version}, reading_id=row.reading_id)
+    tx.note("leased again", {"state": "leased", "version": row.version}, reading_id=row.reading_id)
     return True
 
 
-def _offer(sitting: Sitting, *, stopped: bool, floors: Floors) -> list[Row[Any]]:
+def _offer(tx: Transaction, *, stopped: bool, hints: BatchHints) -> list[Row[Any]]:
     """Give the cases of the lowest batch that has one for this reader, in the reader's own order."""
     lowest, of_batch = (_LOWEST_BEGUN, _BEGUN_OF_BATCH) if stopped else (_LOWEST, _OF_BATCH)
-    batch = _lowest_batch(sitting, lowest, floors)
-    if batch is None:
-        return []
-    cases = of_batch.rows(sitting.connection, **_me(sitting), number=batch)
-    seed, reader = sitting.study.seed, sitting.account.account_id
-    return sorted(cases, key=lambda case: shuffled(seed, reader, case.case_id))
+    seed, reader = tx.study.seed, tx.account.account_id
+    for floor in dict.fromkeys((hints.of(reader), 0)):
+        batch = lowest.value(tx.connection, **_me(tx), floor=floor)
+        if batch is not None:
+            hints.found(reader, int(batch), began_at=floor)
+            cases = of_batch.rows(tx.connection, **_me(tx), number=int(batch))
+            return sorted(cases, key=lambda case: shuffled(seed, reader, case.case_id))
+    return []
 
 
-def _take(sitting: Sitting, case: Row[Any], place: int) -> None:
-    """Lease a case that wants a reader."""
-    slot = "1" if case.taken == 0 else readings.free_slot(sitting, case.case_id, case.wanted)
+def _take(tx: Transaction, case: Row[Any], place: int) -> None:
+    slot = "1" if case.taken == 0 else readings.free_slot(tx, case.case_id, case.wanted)
     if slot is None:
         raise ContractBroken(f"case {case.case_id} counts {case.taken} readers, but its {case.wanted} places are taken")
-    readings.count_taken(sitting, case.case_id, 1)
-    _lease(sitting, case.case_id, slot, place)
+    readings.count_taken(tx, case.case_id, 1)
+    _lease(tx, case.case_id, slot, place)
 
 
-def _lowest_batch(sitting: Sitting, lowest: Ready, floors: Floors) -> int | None:
-    """Give the lowest batch that has a case for this reader, looking first where it was last time."""
-    reader = sitting.account.account_id
-    for floor in dict.fromkeys((floors.of(reader), 0)):
-        batch = lowest.value(sitting.connection, **_me(sitting), floor=floor)
-        if batch is not None:
-            floors.found(reader, batch, began_at=floor)
-            return int(batch)
-    return None
-
-
-def _lease(sitting: Sitting, case_id: int, slot: str, place: int) -> None:
+def _lease(tx: Transaction, case_id: int, slot: str, place: int) -> None:
     reading_id = secrets.token_urlsafe(16)
     row = {
         "reading_id": reading_id,
-        "study_id": sitting.study_id,
+        "study_id": tx.study_id,
         "case_id": case_id,
-        "account_id": sitting.account.account_id,
+        "account_id": tx.account.account_id,
         "slot": slot,
         "position": place,
         "state": "leased",
         "version": 0,
         "answer": BLANK,
-        "held_until": sitting.lease_end,
-        "began": sitting.now,
+        "held_until": tx.lease_end,
+        "began": tx.now,
         "locked": None,
         "signal": None,
     }
-    _INSERT.run(sitting.connection, **row)
-    told = {"state": "leased", "version": 0, "case": case_id, "slot": slot, "reader": sitting.account.name}
-    sitting.note("leased", told, reading_id=reading_id)
+    _INSERT.run(tx.connection, **row)
+    detail = {"state": "leased", "version": 0, "case": case_id, "slot": slot, "reader": tx.account.name}
+    tx.note("leased", detail, reading_id=reading_id)
 
 
 _ONCE = READING.alias("once")
@@ -262,55 +254,55 @@ _REPEATABLE = Ready(
     .order_by(READING.c.position.desc())
     .limit(200)
 )
-DISTANCE = 5
-"""A film comes again after at least so many others, or half a batch if that is more."""
 
 
 def repeat_distance(study: Study) -> int:
-    """Say after how many cases at the earliest a film may come again."""
-    return max(DISTANCE, study.batch // 2)
+    """Say after how many cases at the earliest a film may come again: long enough to be forgotten."""
+    return max(5, study.batch // 2)
 
 
-def due_repeat(sitting: Sitting, place: int) -> int | None:
+def due_repeat(tx: Transaction, place: int) -> int | None:
     """Give the case that this reader is to read again at this place of their order, if there is to be one.
 
     Of every 1 / repeats places one is for a repeat; which one, is drawn from the seed, so that nobody can count it out.
     """
-    if sitting.study.repeats <= 0:
+    if tx.study.repeats <= 0:
         return None
-    seed, reader = sitting.study.seed, sitting.account.account_id
-    block = max(1, round(1 / sitting.study.repeats))
+    seed, reader = tx.study.seed, tx.account.account_id
+    block = max(1, round(1 / tx.study.repeats))
     drawn = int(shuffled(seed, reader, "repeat", place // block)[:8], 16) % block
-    latest = place - repeat_distance(sitting.study)
+    latest = place - repeat_distance(tx.study)
     if place % block != drawn or latest < 0:
         return None
-    asked = {**_me(sitting), "latest": latest, "slot": f"repeat {sitting.account.name}"}
-    cases = [row.case_id for row in _REPEATABLE.rows(sitting.connection, **asked)]
+    slot = f"repeat {tx.account.name}"
+    cases = [row.case_id for row in _REPEATABLE.rows(tx.connection, **_me(tx), latest=latest, slot=slot)]
     return min(cases, key=lambda case_id: shuffled(seed, reader, "again", case_id), default=None)
 
 
-def why_none(sitting: Sitting, stopped: str) -> tuple[WhyNone, str]:
+def why_none(tx: Transaction, stopped: str) -> tuple[WhyNone, str]:
     """Say why there is no case for this reader now."""
-    ask, mine = sitting.connection.execute, READING.c.account_id == sitting.account.account_id
-    here = CASE.c.study_id == sitting.study_id
-    if ask(select(CASE.c.case_id).where(here, CASE.c.withdrawn == 0).limit(1)).first() is None:
+    run, reader = tx.connection.execute, tx.account.account_id
+    if (
+        run(select(CASE.c.case_id).where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0).limit(1)).first()
+        is None
+    ):
         return "empty", "No film has been drawn for this study yet."
-    of_study = READING.c.study_id == sitting.study_id
-    skipped = ask(
+    mine, of_study = READING.c.account_id == reader, READING.c.study_id == tx.study_id
+    skipped = run(
         select(READING.c.reading_id)
         .join_from(READING, CASE, READING.c.case_id == CASE.c.case_id)
         .where(of_study, mine, READING.c.state == "skipped", CASE.c.taken < CASE.c.wanted)
     ).all()
     if skipped:
         return "skipped", f"Nothing is left but what you skipped: {len(skipped):,}. You can have them back."
-    own = READING.alias("own")
-    read_by_me = exists(literal(1)).where(
-        own.c.account_id == sitting.account.account_id, own.c.case_id == READING.c.case_id, own.c.state != "released"
-    )
-    held = select(READING.c.reading_id).where(of_study, ~mine, READING.c.state == "leased", ~read_by_me).limit(1)
     if stopped:
         return "stopped", f"The study is done: {stopped}."
-    if ask(held).first() is not None:
+    own = READING.alias("own")
+    read_by_me = exists(literal(1)).where(
+        own.c.account_id == reader, own.c.case_id == READING.c.case_id, own.c.state != "released"
+    )
+    held = select(READING.c.reading_id).where(of_study, ~mine, READING.c.state == "leased", ~read_by_me).limit(1)
+    if run(held).first() is not None:
         return "held", "The cases that are left are being read by others. One that is given back comes to you."
     return "read", "You have read every case that wants you. Thank you."
 
@@ -324,7 +316,7 @@ COLUMNS = pl.Schema(
         "inclusion": pl.Float64(),
     }
 )
-"""What is drawn: one row a pair, in the order of reading."""
+"""What is drawn: one row per pair, in the order of reading."""
 
 _HAS_READING = exists(literal(1)).where(READING.c.case_id == CASE.c.case_id)
 
@@ -341,109 +333,90 @@ def check_drawn(cases: pl.DataFrame, findings: Sequence[str]) -> pl.DataFrame:
     return pairs.with_columns(chance).unique(["image_id", "finding"], keep="first", maintain_order=True)
 
 
-def withdraw(sitting: Sitting) -> int:
+def withdraw(tx: Transaction) -> int:
     """Offer no more the cases that nobody has opened, and say how many those were."""
-    unbegun = (CASE.c.study_id == sitting.study_id) & (CASE.c.withdrawn == 0) & (CASE.c.taken == 0) & ~_HAS_READING
-    return sitting.connection.execute(update(CASE).where(unbegun).values(withdrawn=1)).rowcount
+    unbegun = (CASE.c.study_id == tx.study_id) & (CASE.c.withdrawn == 0) & (CASE.c.taken == 0) & ~_HAS_READING
+    return tx.connection.execute(update(CASE).where(unbegun).values(withdrawn=1)).rowcount
 
 
-def add(sitting: Sitting, pairs: pl.DataFrame, signal: str) -> int:
+def add(tx: Transaction, pairs: pl.DataFrame, signal: str) -> int:
     """Add the films as cases, a batch after the other, and say how many are new.
 
     A film that is a case already is not read again: its new pairs are noted with that case. Only where a study asks
     nothing but the drawn findings, and the case has been begun without them, the film becomes a case once more.
     """
     films = pairs.group_by("image_id", maintain_order=True).agg(pl.col("patient_id").first(), "finding")
-    live = _live_cases(sitting)
-    asked = _asked(sitting) if sitting.study.asks == "drawn" else {}
+    live = _live_cases(tx)
+    asked = _asked(tx) if tx.study.asks == "drawn" else {}
     known: dict[str, int] = {}
     new: list[dict[str, Any]] = []
     left_out: set[tuple[str, str]] = set()
     for image_id, patient_id, findings in films.iter_rows():
         case_id, begun = live.get(image_id, (0, False))
-        if case_id and (sitting.study.asks == "all" or not begun):
+        if case_id and (tx.study.asks == "all" or not begun):
             known[image_id] = case_id
             continue
         again = asked.get(image_id, set()) if case_id else set()
         left_out.update((image_id, finding) for finding in findings if finding in again)
         if set(findings) - again:
             new.append({"image_id": image_id, "patient_id": patient_id})
-    added = _insert(sitting, new, signal)
-    for cases, store in ((added, _insert_drawn), (known, _insert_missing)):
-        store(
-            sitting,
-            [
-                {"case_id": cases[image_id], "finding": finding, "how": how, "inclusion": inclusion}
-                for image_id, _, finding, how, inclusion in pairs.iter_rows()
-                if image_id in cases and (image_id, finding) not in left_out
-            ],
-        )
+    added = _insert(tx, new, signal)
+    # Of a known case some pairs may be there already: only what is missing is added.
+    for cases in (added, known):
+        rows = [
+            {"case_id": cases[image_id], "finding": finding, "how": how, "inclusion": inclusion}
+            for image_id, _, finding, how, inclusion in pairs.iter_rows()
+            if image_id in cases and (image_id, finding) not in left_out
+        ]
+        if cases is known:
+            insert_new(tx.connection, DRAWN, rows)
+        elif rows:
+            tx.connection.execute(insert(DRAWN), rows)
     return len(new)
 
 
-def _live_cases(sitting: Sitting) -> dict[str, tuple[int, bool]]:
+def _live_cases(tx: Transaction) -> dict[str, tuple[int, bool]]:
     """Give the newest case of each film that is not withdrawn, and whether somebody has opened it."""
     cases = (
         select(CASE.c.image_id, CASE.c.case_id, _HAS_READING)
-        .where(CASE.c.study_id == sitting.study_id, CASE.c.withdrawn == 0)
+        .where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0)
         .order_by(CASE.c.case_id)
     )
-    return {image_id: (case_id, bool(begun)) for image_id, case_id, begun in sitting.connection.execute(cases)}
+    return {image_id: (case_id, bool(begun)) for image_id, case_id, begun in tx.connection.execute(cases)}
 
 
-def _asked(sitting: Sitting) -> dict[str, set[str]]:
+def _asked(tx: Transaction) -> dict[str, set[str]]:
     """Give the findings that the live cases of each film ask already."""
     pairs = (
         select(CASE.c.image_id, DRAWN.c.finding)
         .join_from(CASE, DRAWN, DRAWN.c.case_id == CASE.c.case_id)
-        .where(CASE.c.study_id == sitting.study_id, CASE.c.withdrawn == 0)
+        .where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0)
     )
     asked: dict[str, set[str]] = {}
-    for image_id, finding in sitting.connection.execute(pairs):
+    for image_id, finding in tx.connection.execute(pairs):
         asked.setdefault(image_id, set()).add(finding)
     return asked
 
 
-def _next_batch(sitting: Sitting) -> int:
-    last = select(func.max(BATCH.c.number)).where(BATCH.c.study_id == sitting.study_id)
-    return int(sitting.connection.execute(last).scalar() or 0) + 1
-
-
-def _insert_drawn(sitting: Sitting, rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows:
-        sitting.connection.execute(insert(DRAWN), rows)
-
-
-def _insert_missing(sitting: Sitting, rows: Sequence[Mapping[str, Any]]) -> None:
-    insert_new(sitting.connection, DRAWN, rows)
-
-
-def _insert(sitting: Sitting, new: Sequence[Mapping[str, Any]], signal: str) -> dict[str, int]:
+def _insert(tx: Transaction, new: Sequence[Mapping[str, Any]], signal: str) -> dict[str, int]:
     """Insert the new cases with their batches, and give image_id -> case_id."""
     if not new:
         return {}
-    first = _next_batch(sitting)
-    batches = list(_batches(new, sitting.study.batch, first))
-    at = now()
-    numbers = [{"study_id": sitting.study_id, "number": number, "signal": signal, "at": at} for number, _ in batches]
-    sitting.connection.execute(insert(BATCH), numbers)
-    same = {"study_id": sitting.study_id, "wanted": sitting.study.readers_per_case, "taken": 0, "withdrawn": 0}
-    new_rows = [
-        {**case, **same, "batch": number, "stage": "reading", "round": 0} for number, some in batches for case in some
-    ]
-    sitting.connection.execute(insert(CASE), new_rows)
-    added = select(CASE.c.image_id, CASE.c.case_id).where(CASE.c.study_id == sitting.study_id, CASE.c.batch >= first)
-    return dict(iter(sitting.connection.execute(added)))
+    last = select(func.max(BATCH.c.number)).where(BATCH.c.study_id == tx.study_id)
+    first = int(tx.connection.execute(last).scalar() or 0) + 1
+    size, at = tx.study.batch, now()
+    same: dict[str, Any] = {"study_id": tx.study_id, "wanted": tx.study.readers_per_case, "taken": 0, "withdrawn": 0}
+    same |= {"stage": "reading", "round": 0}
+    cases = [{**case, **same, "batch": first + place // size} for place, case in enumerate(new)]
+    numbers = range(first, first + -(-len(new) // size))
+    batches = [{"study_id": tx.study_id, "number": number, "signal": signal, "at": at} for number in numbers]
+    tx.connection.execute(insert(BATCH), batches)
+    tx.connection.execute(insert(CASE), cases)
+    added = select(CASE.c.image_id, CASE.c.case_id).where(CASE.c.study_id == tx.study_id, CASE.c.batch >= first)
+    return dict(iter(tx.connection.execute(added)))
 
 
-def _batches(
-    cases: Sequence[Mapping[str, Any]], size: int, first: int
-) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
-    for number, start in enumerate(range(0, len(cases), size), start=first):
-        yield number, cases[start : start + size]
-
-
-_SAID = Ready(
+_REVIEWS = Ready(
     select(REVIEW.c.phase, REVIEW.c.finding, REVIEW.c.verdict, REVIEW.c.quality, REVIEW.c.devices)
     .where(REVIEW.c.reading_id == bindparam("wanted_id"))
     .order_by(REVIEW.c.review_id)
@@ -461,21 +434,17 @@ _FINISHED = (
 )
 
 
-def with_reading(sitting: Sitting, saved: Saved, reading_id: str) -> Saved:
+def with_reading(tx: Transaction, saved: Saved, reading_id: str) -> Saved:
     """Put into a receipt the reading as it stands now, and what is stored of it where its second read is due."""
-    row = readings.fresh(sitting, reading_id)
-    view = readings.show(sitting, row)
-    return replace(saved, view=view, read=_blind_read(sitting, row) if view.phase == "second" else None)
+    row = readings.fresh(tx, reading_id)
+    view = readings.show(tx, row)
+    return replace(saved, view=view, read=blind_read(tx, row) if view.phase == "second" else None)
 
 
-def blind_read(sitting: Sitting, reading_id: str) -> BlindRead:
+def blind_read(tx: Transaction, row: Row[Any]) -> BlindRead:
     """Give what is stored of a reader's own blind read; NotNow before the lock."""
-    return _blind_read(sitting, readings.find(sitting, reading_id))
-
-
-def _blind_read(sitting: Sitting, row: Row[Any]) -> BlindRead:
-    said = _said(sitting, row.reading_id)
-    blind = said.get("blind")
+    stored = _stored(tx, row.reading_id)
+    blind = stored.get("blind")
     if row.state not in {"locked", "done"} or not blind:
         raise NotNow("this case is not locked: nothing of it is stored yet")
     any_of_it = next(iter(blind.values()))
@@ -483,49 +452,48 @@ def _blind_read(sitting: Sitting, row: Row[Any]) -> BlindRead:
         verdicts=_verdicts(blind),
         quality=any_of_it.quality,
         devices=any_of_it.devices,
-        second=_verdicts(said["second"]) if "second" in said else None,
+        second=_verdicts(stored["second"]) if "second" in stored else None,
     )
 
 
-def last_readings(sitting: Sitting, most: int) -> tuple[PastReading, ...]:
+def last_readings(tx: Transaction, most: int) -> tuple[FinishedReading, ...]:
     """Give the readings that this reader finished last, the newest first.
 
     Where films come again unmarked, none is listed that may be the one on the screen: that is to be read anew.
     """
-    study, held = sitting.study, in_hand(sitting)
-    asked = {
-        "study": sitting.study_id,
-        "reader": sitting.account.account_id,
+    study, held = tx.study, in_hand(tx)
+    wanted = {
+        "study": tx.study_id,
+        "reader": tx.account.account_id,
         # Where the study reveals, a case that is locked and not done still waits for its second read.
         "states": ["done"] if study.reveal else ["locked", "done"],
         "after": held[0].position - repeat_distance(study) if held and study.repeats > 0 else -1,
         "most": most,
     }
-    return tuple(_past(sitting, row) for row in sitting.connection.execute(_FINISHED, asked).all())
+    return tuple(_finished(tx, row) for row in tx.connection.execute(_FINISHED, wanted).all())
 
 
-def _past(sitting: Sitting, row: Row[Any, Any, Any, Any]) -> PastReading:
-    now, said = Answer.from_json(row.answer), _said(sitting, row.reading_id)
-    return PastReading(
+def _finished(tx: Transaction, row: Row[Any, Any, Any, Any]) -> FinishedReading:
+    now, stored = Answer.from_json(row.answer), _stored(tx, row.reading_id)
+    return FinishedReading(
         reading_id=row.reading_id,
         case_no=row.position + 1,
         locked=row.locked,
         marked=now.verdicts,
         quality=now.quality,
-        amended="amended" in said,
-        blind=_verdicts(said.get("blind", {})),
-        second=_verdicts(said["second"]) if "second" in said else None,
+        amended="amended" in stored,
+        blind=_verdicts(stored.get("blind", {})),
+        second=_verdicts(stored["second"]) if "second" in stored else None,
     )
 
 
-def _said(sitting: Sitting, reading_id: str) -> dict[str, dict[str, Any]]:
-    """Give phase -> finding -> what is stored of it."""
-    said: dict[str, dict[str, Any]] = {}
-    for one in _SAID.rows(sitting.connection, wanted_id=reading_id):
+def _stored(tx: Transaction, reading_id: str) -> dict[str, dict[str, Any]]:
+    stored: dict[str, dict[str, Any]] = {}
+    for review in _REVIEWS.rows(tx.connection, wanted_id=reading_id):
         # A later row stands instead of an earlier one: undone and read again.
-        said.setdefault(one.phase, {})[one.finding] = one
-    return said
+        stored.setdefault(review.phase, {})[review.finding] = review
+    return stored
 
 
-def _verdicts(said: dict[str, Any]) -> dict[str, Verdict]:
-    return {finding: one.verdict for finding, one in said.items()}
+def _verdicts(reviews: Mapping[str, Any]) -> dict[str, Verdict]:
+    return {finding: review.verdict for finding, review in reviews.items()}

@@ -1,4 +1,4 @@
-"""The desk: where readers get their cases and hand in what they say. One call is one transaction, durable on return.
+"""The desk: where readers get their cases and hand in their verdicts. One call is one transaction, durable on return.
 
 desk = Desk.open(ledger, study)
 desk.draw(cases, signal)                          films into the study
@@ -10,38 +10,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import polars as pl
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from bpals.errors import NotNow, UsageError
-from bpals.room.desk import acts, adjudication, assignment, readings
-from bpals.room.desk.assignment import Floors, why_none
+from bpals.room.desk import acts, assignment, readings, settling
+from bpals.room.desk.assignment import BatchHints, why_none
 from bpals.room.desk.readings import (
     Answer,
     BlindRead,
     Counts,
     Disagreement,
+    FinishedReading,
     Handed,
-    PastReading,
     ReadingView,
     Request,
     Saved,
-    Sitting,
     Spent,
+    Transaction,
     count,
 )
 from bpals.room.desk.study import Account, Study, differences
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.review_rows import Rules, consensus, reviews
 from bpals.store.ledger.schema import CASE, STUDY, now
-from bpals.store.ledger.verdicts import Rules, consensus, reviews
 
 _Given = TypeVar("_Given")
-_COUNT_S = 30.0
-"""How long the number of cases is believed: another process may draw."""
+_COUNT_S = 30.0  # how long the number of cases is believed: another process may draw
 
 _STOPPED = Ready(select(STUDY.c.stopped).where(STUDY.c.study_id == bindparam("study")))
 
@@ -57,7 +56,7 @@ class Desk:
         self.study = study
         self.study_id = study_id
         self._of: tuple[float, int] | None = None
-        self._floors = Floors()
+        self._hints = BatchHints()
 
     @classmethod
     def open(cls, ledger: Ledger, study: Study) -> Desk:
@@ -65,63 +64,63 @@ class Desk:
         return cls(ledger, study, ledger.change(lambda connection: _enter(connection, study)))
 
     def draw(self, cases: pl.DataFrame, signal: str, *, replace: bool = False) -> int:
-        """Add films as cases (`drawing.COLUMNS`, in the order of reading), and say how many are new.
+        """Add films as cases (`assignment.COLUMNS`, in the order of reading), and say how many are new.
 
         `replace` first withdraws the cases of earlier draws that nobody has opened.
         """
         pairs = assignment.check_drawn(cases, self.study.findings)
 
-        def work(sitting: Sitting) -> int:
-            withdrawn = assignment.withdraw(sitting) if replace else 0
-            added = assignment.add(sitting, pairs, signal)
-            sitting.note("drawn", {"cases": added, "withdrawn": withdrawn, "pairs": pairs.height, "signal": signal})
+        def work(tx: Transaction) -> int:
+            withdrawn = assignment.withdraw(tx) if replace else 0
+            added = assignment.add(tx, pairs, signal)
+            tx.note("drawn", {"cases": added, "withdrawn": withdrawn, "pairs": pairs.height, "signal": signal})
             return added
 
         added = self._write(ROOM, work)
         self._of = None
-        self._floors.forget()
+        self._hints.forget()
         return added
 
     def next(self, account: Account, *, ahead: int = 2) -> Handed:
         """Give the reader's next case and some after it, so that their films can be loaded before they are wanted."""
         wanted = 1 + ahead
 
-        def look(sitting: Sitting) -> Handed | None:
-            held = assignment.in_hand(sitting)
-            enough = len(held) >= wanted and not assignment.is_due(sitting, held)
-            return self._hand(sitting, held[:wanted]) if enough else None
+        def look(tx: Transaction) -> Handed | None:
+            held = assignment.in_hand(tx)
+            enough = len(held) >= wanted and not assignment.is_due(tx, held)
+            return self._hand(tx, held[:wanted]) if enough else None
 
-        def lease(sitting: Sitting) -> Handed:
-            assignment.sweep(sitting)
-            stopped = self._stopped(sitting)
-            held = assignment.in_hand(sitting)
+        def lease(tx: Transaction) -> Handed:
+            assignment.sweep(tx)
+            stopped = self._stopped(tx)
+            held = assignment.in_hand(tx)
             missing = wanted - len(held)
-            if missing > 0 and assignment.fill(sitting, missing, stopped=bool(stopped), floors=self._floors):
-                held = assignment.in_hand(sitting)
-            assignment.renew(sitting, held)
+            if missing > 0 and assignment.fill(tx, missing, stopped=bool(stopped), hints=self._hints):
+                held = assignment.in_hand(tx)
+            assignment.renew(tx, held)
             if not held:
-                code, sentence = why_none(sitting, stopped)
+                code, sentence = why_none(tx, stopped)
                 return Handed(current=None, why_none=sentence, why_code=code)
-            return self._hand(sitting, held[:wanted])
+            return self._hand(tx, held[:wanted])
 
         return self._read(account, look) or self._write(account, lease)
 
     def reading(self, account: Account, reading_id: str) -> ReadingView:
         """Give one of the reader's own readings; another's is NotYours."""
-        return self._read(account, lambda sitting: readings.show(sitting, readings.find(sitting, reading_id)))
+        return self._read(account, lambda tx: readings.show(tx, readings.find(tx, reading_id)))
 
     def blind_read(self, account: Account, reading_id: str) -> BlindRead:
         """Give what is stored of the reader's own blind read; NotNow before the lock."""
-        return self._read(account, lambda sitting: assignment.blind_read(sitting, reading_id))
+        return self._read(account, lambda tx: assignment.blind_read(tx, readings.find(tx, reading_id)))
 
-    def last_readings(self, account: Account, *, most: int = 20) -> tuple[PastReading, ...]:
+    def last_readings(self, account: Account, *, most: int = 20) -> tuple[FinishedReading, ...]:
         """Give the readings that this reader finished last, the newest first, to be amended."""
-        return self._read(account, lambda sitting: assignment.last_readings(sitting, most))
+        return self._read(account, lambda tx: assignment.last_readings(tx, most))
 
     def draft(self, account: Account, reading_id: str, *, version: int, key: str, answer: Answer) -> Saved:
         """Keep what is written so far."""
-        ask = _Ask(action="draft", subject=reading_id, key=key, content=answer.as_json())
-        return self._keyed(account, ask, lambda request: acts.draft(request, version, answer))
+        request = Request(action="draft", subject=reading_id, key=key, content=answer.as_json())
+        return self._once(account, request, lambda tx: acts.draft(tx, request, version, answer))
 
     def lock(
         self,
@@ -138,8 +137,10 @@ class Desk:
 
         `signal` is the version that the reader is shown as soon as this returns.
         """
-        ask = _Ask(action="lock", subject=reading_id, key=key, content=answer.as_json())
-        saved = self._goes_on(account, ask, lambda request: acts.lock(request, version, answer, spent, signal))
+        request = Request(action="lock", subject=reading_id, key=key, content=answer.as_json())
+        saved = self._once(
+            account, request, lambda tx: acts.lock(tx, request, version, answer, spent, signal), view=True
+        )
         if saved.reply["state"] == "released":
             raise NotNow("your time for this case had ended and it has gone to another reader; what you wrote is kept")
         return saved
@@ -159,23 +160,23 @@ class Desk:
 
         `signal` is the version that was on the screen; without it, the one that was revealed last.
         """
-        ask = _Ask(action="second", subject=reading_id, key=key, content=answer.as_json())
-        return self._keyed(account, ask, lambda request: acts.second(request, version, answer, spent, signal))
+        request = Request(action="second", subject=reading_id, key=key, content=answer.as_json())
+        return self._once(account, request, lambda tx: acts.second(tx, request, version, answer, spent, signal))
 
     def skip(self, account: Account, reading_id: str, *, version: int, key: str) -> Saved:
         """Leave a case to others."""
-        ask = _Ask(action="skip", subject=reading_id, key=key)
-        return self._goes_on(account, ask, lambda request: acts.skip(request, version))
+        request = Request(action="skip", subject=reading_id, key=key)
+        return self._once(account, request, lambda tx: acts.skip(tx, request, version), view=True)
 
     def undo(self, account: Account, reading_id: str, *, version: int, key: str) -> Saved:
         """Take back a skip, or the last lock where the study does not reveal."""
-        ask = _Ask(action="undo", subject=reading_id, key=key)
-        return self._goes_on(account, ask, lambda request: acts.undo(request, version))
+        request = Request(action="undo", subject=reading_id, key=key)
+        return self._once(account, request, lambda tx: acts.undo(tx, request, version), view=True)
 
     def amend(self, account: Account, reading_id: str, *, version: int, key: str, answer: Answer, reason: str) -> Saved:
         """Correct a locked read, with a reason; the first one stays beside it."""
-        ask = _Ask(action="amend", subject=reading_id, key=key, content=f"{answer.as_json()}\0{reason}")
-        return self._goes_on(account, ask, lambda request: acts.amend(request, version, answer, reason))
+        request = Request(action="amend", subject=reading_id, key=key, content=f"{answer.as_json()}\0{reason}")
+        return self._once(account, request, lambda tx: acts.amend(tx, request, version, answer, reason), view=True)
 
     def bring_back(self, account: Account) -> int:
         """Offer the reader again what they skipped and nobody else has taken; say how many those are."""
@@ -183,15 +184,15 @@ class Desk:
 
     def note_reveal(self, account: Account, reading_id: str, signal: str) -> None:
         """Write down that the reader is shown a version of the signal; NotNow before the lock."""
-        self._write(account, lambda sitting: acts.note_reveal(sitting, reading_id, signal))
+        self._write(account, lambda tx: acts.note_reveal(tx, reading_id, signal))
 
     def adjudication_next(self, account: Account) -> Disagreement | None:
         """Give a case that waits for this adjudicator."""
-        return self._read(account, adjudication.next_disagreement)
+        return self._read(account, settling.next_disagreement)
 
     def disagreement(self, account: Account, case_id: int) -> Disagreement:
         """Give one disputed case as it stands now."""
-        return self._read(account, lambda sitting: adjudication.disagreement(sitting, case_id))
+        return self._read(account, lambda tx: settling.disagreement(tx, case_id))
 
     def adjudicate(
         self,
@@ -205,33 +206,33 @@ class Desk:
     ) -> Saved:
         """Settle every disputed finding: finding -> verdict and how; StaleVersion if a reader amended meanwhile."""
         content = log.canonical([sorted(verdicts.items()), note])
-        ask = _Ask(action="adjudicate", subject=str(case_id), key=key, content=content)
-        return self._keyed(account, ask, lambda request: adjudication.adjudicate(request, pinned, verdicts, note))
+        request = Request(action="adjudicate", subject=str(case_id), key=key, content=content)
+        return self._once(account, request, lambda tx: settling.adjudicate(tx, request, pinned, verdicts, note))
 
     def round_next(self, account: Account) -> Disagreement | None:
         """Give a discussion in which this reader is asked again."""
-        return self._read(account, adjudication.next_round)
+        return self._read(account, settling.next_round)
 
     def round(self, account: Account, case_id: int) -> Disagreement:
         """Give one discussion of this reader, as it stands now."""
-        return self._read(account, lambda sitting: adjudication.round_of(sitting, case_id))
+        return self._read(account, lambda tx: settling.round_of(tx, case_id))
 
     def round_answer(
         self, account: Account, case_id: int, *, round_: int, key: str, verdicts: Mapping[str, str], note: str = ""
     ) -> Saved:
         """Answer a round of a discussion: finding -> verdict."""
         content = log.canonical([round_, sorted(verdicts.items()), note])
-        ask = _Ask(action="round", subject=str(case_id), key=key, content=content)
-        return self._keyed(account, ask, lambda request: adjudication.answer_round(request, round_, verdicts, note))
+        request = Request(action="round", subject=str(case_id), key=key, content=content)
+        return self._once(account, request, lambda tx: settling.answer_round(tx, request, round_, verdicts, note))
 
     def note_width(self, width: float) -> bool:
         """Tell the desk how wide the interval of the error rate is; say whether the study has stopped."""
         limit = self.study.stop_width
 
-        def work(sitting: Sitting) -> bool:
+        def work(tx: Transaction) -> bool:
             if limit is not None and width <= limit:
-                acts.stop(sitting, f"the interval is {width:.3f} wide, and the study was to stop at {limit:g}")
-            return bool(self._stopped(sitting))
+                acts.stop(tx, f"the interval is {width:.3f} wide, and the study was to stop at {limit:g}")
+            return bool(self._stopped(tx))
 
         return self._write(ROOM, work)
 
@@ -240,35 +241,35 @@ class Desk:
         return self._read(ROOM, self._stopped)
 
     def consensus(self) -> pl.DataFrame:
-        """Give the verdict of every pair that has all its reads: `consensus.CONSENSUS`."""
+        """Give the verdict of every pair that has all its reads: CONSENSUS of the ledger."""
         rules = Rules(self.study.asks, self.study.reveal)
         return self.ledger.look(lambda connection: consensus(connection, self.study_id, rules))
 
     def reviews(self) -> pl.DataFrame:
-        """Give every review, and whether it stands: `consensus.REVIEW_COLUMNS`."""
+        """Give every review, and whether it stands: REVIEW_COLUMNS of the ledger."""
         return self.ledger.look(lambda connection: reviews(connection, self.study_id))
 
     def counts(self) -> Counts:
         """Count cases, readings and what is open."""
         return self.ledger.look(lambda connection: count(connection, self.study_id))
 
-    def _hand(self, sitting: Sitting, held: list[Row[Any]]) -> Handed:
-        current, *others = readings.show_all(sitting, held)
-        return Handed(current=current, ahead=tuple(others), of=max(current.case_no, self._expected(sitting)))
+    def _hand(self, tx: Transaction, held: list[Row[Any]]) -> Handed:
+        current, *others = readings.show_all(tx, held)
+        return Handed(current=current, ahead=tuple(others), of=max(current.case_no, self._expected(tx)))
 
-    def _stopped(self, sitting: Sitting) -> str:
-        return _STOPPED.value(sitting.connection, study=self.study_id) or ""
+    def _stopped(self, tx: Transaction) -> str:
+        return _STOPPED.value(tx.connection, study=self.study_id) or ""
 
-    def _expected(self, sitting: Sitting) -> int:
+    def _expected(self, tx: Transaction) -> int:
         """Say about how many cases a reader will be handed; counting 100,000 takes a while, so it is remembered."""
         if self._of is None or time.monotonic() - self._of[0] > _COUNT_S:
             live = select(func.count()).where(CASE.c.study_id == self.study_id, CASE.c.withdrawn == 0)
-            cases = int(sitting.connection.execute(live).scalar_one())
+            cases = int(tx.connection.execute(live).scalar_one())
             self._of = (time.monotonic(), round(cases * (1 + self.study.repeats)))
         return self._of[1]
 
-    def _sitting(self, connection: Connection, account: Account) -> Sitting:
-        return Sitting(
+    def _transaction(self, connection: Connection, account: Account) -> Transaction:
+        return Transaction(
             connection=connection,
             study=self.study,
             study_id=self.study_id,
@@ -277,42 +278,30 @@ class Desk:
             log=log.Log(connection),
         )
 
-    def _write(self, account: Account, work: Callable[[Sitting], _Given]) -> _Given:
+    def _write(self, account: Account, work: Callable[[Transaction], _Given]) -> _Given:
         def turn(connection: Connection) -> _Given:
             # Whoever writes waits here for their turn, and then sees all that was written before.
             log.hold(connection)
-            return work(self._sitting(connection, account))
+            return work(self._transaction(connection, account))
 
         return self.ledger.change(turn)
 
-    def _read(self, account: Account, work: Callable[[Sitting], _Given]) -> _Given:
-        return self.ledger.look(lambda connection: work(self._sitting(connection, account)))
+    def _read(self, account: Account, work: Callable[[Transaction], _Given]) -> _Given:
+        return self.ledger.look(lambda connection: work(self._transaction(connection, account)))
 
-    def _goes_on(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
-        """Do what is asked once, and give with the receipt the reading with which the page goes on."""
+    def _once(
+        self, account: Account, request: Request, work: Callable[[Transaction], Saved], *, view: bool = False
+    ) -> Saved:
+        """Do what is requested once: the same key again gives the first receipt.
 
-        def once(sitting: Sitting) -> Saved:
-            return assignment.with_reading(sitting, self._once(sitting, ask, work), ask.subject)
+        With `view` the receipt holds the reading as it stands now, with which the page goes on.
+        """
+
+        def once(tx: Transaction) -> Saved:
+            saved = request.done_before(tx) or work(tx)
+            return assignment.with_reading(tx, saved, request.subject) if view else saved
 
         return self._write(account, once)
-
-    def _keyed(self, account: Account, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
-        """Do what is asked once: the same key again gives the first receipt."""
-        return self._write(account, lambda sitting: self._once(sitting, ask, work))
-
-    def _once(self, sitting: Sitting, ask: _Ask, work: Callable[[Request], Saved]) -> Saved:
-        request = Request(sitting=sitting, **asdict(ask))
-        return request.done_before() or work(request)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ask:
-    """A request before its transaction."""
-
-    action: str
-    subject: str
-    key: str
-    content: str = ""
 
 
 def _enter(connection: Connection, study: Study) -> int:

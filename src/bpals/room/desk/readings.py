@@ -1,4 +1,4 @@
-"""A reading in the ledger: how it is found, shown, changed, taken and given back."""
+"""A reading: what a reader writes and what can be kept of it, what the desk hands over, and its row in the ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, Row, bindparam, func, literal_column, select, update
 
@@ -16,7 +16,7 @@ from bpals.errors import NotYours, Refused, StaleVersion
 from bpals.room.desk.study import Account, Study, Unmarked
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.log import ROOM, Log, recall
-from bpals.store.ledger.schema import ACCOUNT, CASE, DRAWN, READING, REVIEW, VERDICTS
+from bpals.store.ledger.schema import ACCOUNT, CASE, DRAWN, READING, REVIEW, VERDICTS, now
 
 Verdict = Literal["present", "absent", "uncertain", "unreadable"]
 Quality = Literal["good", "limited", "unreadable"]
@@ -39,8 +39,7 @@ class Answer:
     """What is written of one case; a finding that is not among the verdicts has none yet."""
 
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    confidence: Mapping[str, int] = field(default_factory=dict)
-    """0 to 100, by finding; nobody must give one."""
+    confidence: Mapping[str, int] = field(default_factory=dict)  # 0 to 100, by finding; nobody must give one
     boxes: tuple[Box, ...] = ()
     note: str = ""
     quality: Quality | None = None
@@ -72,8 +71,7 @@ class Answer:
 class Spent:
     """Seconds on a case, as the browser counted them; the room bounds them by its own clock."""
 
-    active_s: float
-    """With the page visible and a key or pointer moved in the last minute."""
+    active_s: float  # with the page visible and a key or pointer moved in the last minute
     wall_s: float
 
 
@@ -86,24 +84,17 @@ WhyNone = Literal["", "empty", "read", "held", "skipped", "stopped"]
 class ReadingView:
     """One reader's reading of one case, as it stands."""
 
-    reading_id: str
-    """Random: it may stand in an address."""
-    case_id: int
-    """Never sent to a blind reader: a hidden repeat has the case of the first reading."""
-    case_no: int
-    """1, 2, ... in the order in which this reader was handed them."""
-    image_id: str
-    """Never sent to a blind reader."""
+    reading_id: str  # random: it may stand in an address
+    case_id: int  # never sent to a blind reader: a hidden repeat has the case of the first reading
+    case_no: int  # 1, 2, ... in the order in which this reader was handed them
+    image_id: str  # never sent to a blind reader
     findings: tuple[str, ...]
     state: State
     version: int
     answer: Answer
-    phase: ViewPhase
-    """What may be written now: the blind read, the second one after the reveal, or nothing more."""
-    revealed: bool
-    """True where this reader may see label, judges and trust."""
-    signal: str | None = None
-    """Version of the signal that was revealed."""
+    phase: ViewPhase  # what may be written now: the blind read, the second one after the reveal, or nothing more
+    revealed: bool  # true where this reader may see label, judges and trust
+    signal: str | None = None  # version of the signal that was revealed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,26 +104,21 @@ class BlindRead:
     verdicts: Mapping[str, Verdict]
     quality: Quality | None
     devices: Devices | None
-    second: Mapping[str, Verdict] | None = None
-    """What is stored after the reveal, apart from the blind read; None before that."""
+    second: Mapping[str, Verdict] | None = None  # what is stored after the reveal, apart from the blind read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastReading:
-    """A reading that its reader has finished, in few words: what they said themselves, and nothing else."""
+class FinishedReading:
+    """A reading that its reader has finished, in few words: their own verdicts, and nothing else."""
 
     reading_id: str
     case_no: int
-    locked: float
-    """Seconds since 1970, by the database's clock."""
-    marked: Mapping[str, Verdict]
-    """Finding -> verdict, as it stands now; what was left unmarked is not among them."""
+    locked: float  # seconds since 1970, by the database's clock
+    marked: Mapping[str, Verdict]  # finding -> verdict, as it stands now; what was left unmarked is not among them
     quality: Quality | None
     amended: bool
-    blind: Mapping[str, Verdict]
-    """Finding -> verdict, as it is stored of the blind read, also where it was left unmarked."""
-    second: Mapping[str, Verdict] | None
-    """The same of the second read; None where there is none."""
+    blind: Mapping[str, Verdict]  # finding -> verdict as stored of the blind read, also where it was left unmarked
+    second: Mapping[str, Verdict] | None  # the same of the second read; None where there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +127,8 @@ class Handed:
 
     current: ReadingView | None
     ahead: tuple[ReadingView, ...] = ()
-    of: int = 0
-    """About how many cases the reader will be handed, hidden repeats among them."""
-    why_none: str = ""
-    """One sentence for the reader."""
+    of: int = 0  # about how many cases the reader will be handed, hidden repeats among them
+    why_none: str = ""  # one sentence for the reader
     why_code: WhyNone = ""
 
 
@@ -153,29 +137,23 @@ class Saved:
     """The receipt: it is durable. The same key again gives the same receipt."""
 
     version: int
-    reply: Mapping[str, Any]
-    """What was answered, as JSON: `reading_id` or `case_id`, `version`, `state`."""
-    view: ReadingView | None = None
-    """The reading as it stands now, where the page goes on with it: after a lock, a skip, an undo or an amendment."""
-    read: BlindRead | None = None
-    """What is stored of it, once its second read may be given."""
+    reply: Mapping[str, Any]  # what was answered, as JSON: `reading_id` or `case_id`, `version`, `state`
+    view: ReadingView | None = None  # the reading as it stands now, where the page goes on with it
+    read: BlindRead | None = None  # what is stored of it, once its second read may be given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What one reader says of a disputed finding, without a name."""
+    """The opinion of one reader on a disputed finding, without a name."""
 
-    reader: str
-    """`Reader 1`, `Reader 2`: the order is another in every case."""
+    reader: str  # `Reader 1`, `Reader 2`: the order is another in every case
     verdict: Verdict
     confidence: int | None = None
     boxes: tuple[Box, ...] = ()
     note: str = ""
-    round: int = 0
-    """0 for the blind read, then the rounds of a discussion."""
+    round: int = 0  # 0 for the blind read, then the rounds of a discussion
     yours: bool = False
-    amended: Verdict | None = None
-    """What the reader says since, with a reason, having seen label and trust: it is shown, and does not vote."""
+    amended: Verdict | None = None  # the reader's verdict since, after label and trust were seen: it does not vote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +161,8 @@ class Dispute:
     """One finding about which readers differ."""
 
     finding: str
-    opinions: tuple[Opinion, ...]
-    """The newest of each reader."""
-    earlier: tuple[Opinion, ...] = ()
-    """What they said in the rounds before."""
+    opinions: tuple[Opinion, ...]  # the newest of each reader
+    earlier: tuple[Opinion, ...] = ()  # their opinions in the rounds before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,28 +170,23 @@ class Disagreement:
     """One case that readers read differently, as one moment saw it."""
 
     case_id: int
-    image_id: str
-    """Never sent to a reader in a discussion: the film is fetched by case."""
+    image_id: str  # never sent to a reader in a discussion: the film is fetched by case
     disputes: tuple[Dispute, ...]
+    # reading_id -> the last review of its reader: sent back with the verdict, so that nothing newer is overlooked.
     pinned: Mapping[str, int] = field(default_factory=dict)
-    """reading_id -> the last thing its reader said: sent back with the verdict, so that nothing newer is overlooked."""
-    round: int = 0
-    """Of a discussion: the round that is asked for now, from 1."""
-    rounds: int = 0
-    """After how many the majority counts."""
+    round: int = 0  # of a discussion: the round that is asked for now, from 1
+    rounds: int = 0  # after how many the majority counts
 
 
 NOTE_LETTERS = 10_000
 KEY_LETTERS = 200
 MOST_BOXES = 200
-MOST_PIXELS = 100_000
-"""No film is wider: a box beyond is no box."""
-QUALITIES = ("good", "limited", "unreadable")
-DEVICES = ("present", "absent")
+MOST_PIXELS = 100_000  # no film is wider: a box beyond is no box
+QUALITIES, DEVICES = get_args(Quality), get_args(Devices)
 
 
 def check_answer(answer: Answer, findings: Collection[str]) -> None:
-    """Refuse an answer that says something of another finding, or something that nobody can say."""
+    """Refuse an answer about another finding, or with a value that does not exist."""
     for finding, verdict in answer.verdicts.items():
         _check_finding(finding, findings, "a verdict")
         check_verdict(finding, verdict)
@@ -312,15 +283,14 @@ def _is_number(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sitting:
-    """What every step of the desk works with."""
+class Transaction:
+    """One transaction at the desk: what every step of it works with."""
 
     connection: Connection
     study: Study
     study_id: int
     account: Account
-    now: float
-    """Seconds, by the database's clock: never this machine's."""
+    now: float  # seconds, by the database's clock: never this machine's
     log: Log
 
     @property
@@ -340,38 +310,34 @@ class Sitting:
 
     def note(self, action: str, detail: Mapping[str, Any], *, reading_id: str | None = None) -> None:
         """Write down what the rules or the clock did."""
-        told = {**detail, "study": self.study_id}
-        self.log.append(actor=ROOM, action=action, detail=told, reading_id=reading_id)
+        entry = {**detail, "study": self.study_id}
+        self.log.append(actor=ROOM, action=action, detail=entry, reading_id=reading_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What somebody asks to be changed, with the key by which the same request is known again."""
 
-    sitting: Sitting
     action: str
-    subject: str
-    """The reading, or the case."""
+    subject: str  # the reading, or the case
     key: str
-    content: str
-    """What is said, as text: the same key with another content is another request, and refused."""
+    content: str = ""  # the same key with another content is another request, and refused
 
     @property
     def digest(self) -> str:
         """Tell this request from any other."""
-        told = f"{self.action}\0{self.subject}\0{self.content}"
+        text = f"{self.action}\0{self.subject}\0{self.content}"
         # A text that no database keeps is refused later, in words; here it is only told from others.
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    @property
-    def own_key(self) -> str:
+    def own_key(self, tx: Transaction) -> str:
         """The key, among the keys of this person: another's does not answer here."""
-        return f"{self.sitting.account.account_id}:{self.key}"
+        return f"{tx.account.account_id}:{self.key}"
 
-    def done_before(self) -> Saved | None:
+    def done_before(self, tx: Transaction) -> Saved | None:
         """Give the receipt of this request if it was done already."""
         check_key(self.key)
-        entry = recall(self.sitting.connection, self.own_key)
+        entry = recall(tx.connection, self.own_key(tx))
         if entry is None:
             return None
         if json.loads(entry.detail).get("request") != self.digest or entry.reply is None:
@@ -379,15 +345,16 @@ class Request:
         reply = json.loads(entry.reply)
         return Saved(version=reply["version"], reply=reply)
 
-    def finish(self, reply: Mapping[str, Any], detail: Mapping[str, Any], *, reading_id: str | None = None) -> Saved:
+    def finish(
+        self, tx: Transaction, reply: Mapping[str, Any], detail: Mapping[str, Any], *, reading_id: str | None = None
+    ) -> Saved:
         """Write the entry with the reply, and give the receipt."""
-        told = {**detail, "request": self.digest, "study": self.sitting.study_id}
-        self.sitting.log.append(
-            actor=self.sitting.account.name,
+        tx.log.append(
+            actor=tx.account.name,
             action=self.action,
-            detail=told,
+            detail={**detail, "request": self.digest, "study": tx.study_id},
             reading_id=reading_id,
-            key=self.own_key,
+            key=self.own_key(tx),
             reply=reply,
         )
         return Saved(version=int(reply["version"]), reply=dict(reply))
@@ -406,29 +373,32 @@ _TAKEN = Ready(
 )
 
 
-def find(sitting: Sitting, reading_id: str) -> Any:
+def find(tx: Transaction, reading_id: str) -> Any:
     """Give a reading of this person; another's is answered as if there were none."""
     # Ours are plain letters; what else an address can hold, a database may choke on.
     plain = reading_id.isascii() and reading_id.isprintable()
-    row = _ONE.first(sitting.connection, wanted_id=reading_id) if plain else None
-    if row is None or row.account_id != sitting.account.account_id or row.study_id != sitting.study_id:
+    row = _ONE.first(tx.connection, wanted_id=reading_id) if plain else None
+    if row is None or row.account_id != tx.account.account_id or row.study_id != tx.study_id:
         raise NotYours("you have no such reading. Ask for your next case")
     return row
 
 
-def fresh(sitting: Sitting, reading_id: str) -> Any:
+def fresh(tx: Transaction, reading_id: str) -> Any:
     """Give a reading as it stands after a change of this transaction."""
-    return _ONE.first(sitting.connection, wanted_id=reading_id)
+    return _ONE.first(tx.connection, wanted_id=reading_id)
 
 
-def show(sitting: Sitting, row: Row[Any]) -> ReadingView:
+def show(tx: Transaction, row: Row[Any]) -> ReadingView:
     """Give one reading as its reader sees it."""
-    return show_all(sitting, [row])[0]
+    return show_all(tx, [row])[0]
 
 
-def show_all(sitting: Sitting, rows: Sequence[Row[Any]]) -> list[ReadingView]:
+def show_all(tx: Transaction, rows: Sequence[Row[Any]]) -> list[ReadingView]:
     """Give readings as their reader sees them."""
-    findings = sitting.findings_of({row.case_id for row in rows})
+    findings = tx.findings_of({row.case_id for row in rows})
+    phases: dict[str, ViewPhase] = {"leased": "blind", "released": "blind"}
+    if tx.study.reveal:
+        phases["locked"] = "second"
     return [
         ReadingView(
             reading_id=row.reading_id,
@@ -439,60 +409,51 @@ def show_all(sitting: Sitting, rows: Sequence[Row[Any]]) -> list[ReadingView]:
             state=row.state,
             version=row.version,
             answer=Answer.from_json(row.answer),
-            phase=_phase(row.state, reveal=sitting.study.reveal),
-            revealed=is_revealed(sitting, row),
+            phase=phases.get(row.state, "done"),
+            revealed=is_revealed(tx, row),
             signal=row.signal,
         )
         for row in rows
     ]
 
 
-def is_revealed(sitting: Sitting, row: Row[Any]) -> bool:
+def is_revealed(tx: Transaction, row: Row[Any]) -> bool:
     """Say whether this reader may see label, judges and trust of the film: after the lock, in a study that reveals."""
-    return sitting.study.reveal and row.state in {"locked", "done"}
+    return tx.study.reveal and row.state in {"locked", "done"}
 
 
-def is_final(sitting: Sitting, row: Row[Any]) -> bool:
+def is_final(tx: Transaction, row: Row[Any]) -> bool:
     """Say whether the blind read stands for good: where nothing is revealed, the last lock can still be undone."""
-    return row.state == "done" or (row.state == "locked" and sitting.study.reveal)
+    return row.state == "done" or (row.state == "locked" and tx.study.reveal)
 
 
-def _phase(state: str, *, reveal: bool) -> ViewPhase:
-    if state in {"leased", "released"}:
-        return "blind"
-    return "second" if state == "locked" and reveal else "done"
-
-
-def check_version(sitting: Sitting, row: Row[Any], version: int) -> None:
+def check_version(tx: Transaction, row: Row[Any], version: int) -> None:
     """Refuse a change of what was changed meanwhile."""
     if row.version != version:
         raise StaleVersion(
             f"this case was changed elsewhere: you have version {version}, and {row.version} is saved. "
             "Look at both, then save again",
-            show(sitting, row),
+            show(tx, row),
         )
 
 
-def change(sitting: Sitting, row: Row[Any], **values: Any) -> int:
+def change(tx: Transaction, row: Row[Any], **values: Any) -> int:
     """Change a reading, and give its new version."""
     version = int(row.version) + 1
-    move(sitting, row.reading_id, version=version, **values)
+    move(tx, row.reading_id, version=version, **values)
     return version
 
 
-def move(sitting: Sitting, reading_id: str, **values: Any) -> None:
+def move(tx: Transaction, reading_id: str, **values: Any) -> None:
     """Change where a reading stands, and nothing that its reader wrote: its version stays."""
-    _setting(*sorted(values)).run(sitting.connection, changed_id=reading_id, **_named(values))
+    named = {f"new_{column}": value for column, value in values.items()}
+    _setting(*sorted(values)).run(tx.connection, changed_id=reading_id, **named)
 
 
 @functools.cache
 def _setting(*columns: str) -> Ready:
-    """Make the statement that sets these columns: once, because making one takes longer than running it."""
+    # Once for each set of columns: making a statement takes longer than running it.
     return Ready(_BY_ID.values({column: bindparam(f"new_{column}") for column in columns}))
-
-
-def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"new_{column}": value for column, value in values.items()}
 
 
 def is_repeat(row: Row[Any]) -> bool:
@@ -500,65 +461,79 @@ def is_repeat(row: Row[Any]) -> bool:
     return str(row.slot).startswith("repeat ")
 
 
-def free_slot(sitting: Sitting, case_id: int, wanted: int) -> str | None:
+def free_slot(tx: Transaction, case_id: int, wanted: int) -> str | None:
     """Give the lowest place that is free among those a case wants; none if it has its readers."""
-    held = {slot for (slot,) in _SLOTS.rows(sitting.connection, of_case=case_id)}
+    held = {slot for (slot,) in _SLOTS.rows(tx.connection, of_case=case_id)}
     return next((str(number) for number in range(1, wanted + 1) if str(number) not in held), None)
 
 
-def count_taken(sitting: Sitting, case_id: int, more: int) -> None:
+def count_taken(tx: Transaction, case_id: int, more: int) -> None:
     """Count one reader more, or one fewer, of a case."""
-    _TAKEN.run(sitting.connection, of_case=case_id, more=more)
+    _TAKEN.run(tx.connection, of_case=case_id, more=more)
 
 
-def give_back(sitting: Sitting, row: Row[Any], state: str) -> None:
+def give_back(tx: Transaction, row: Row[Any], state: str) -> None:
     """Let another reader have the case; what was written stays with its writer."""
     if is_repeat(row):
-        move(sitting, row.reading_id, state=state)
+        move(tx, row.reading_id, state=state)
         return
-    move(sitting, row.reading_id, state=state, slot=f"{state} {row.reading_id}")
-    count_taken(sitting, row.case_id, -1)
+    move(tx, row.reading_id, state=state, slot=f"{state} {row.reading_id}")
+    count_taken(tx, row.case_id, -1)
 
 
-def take_again(sitting: Sitting, row: Row[Any]) -> bool:
+def take_again(tx: Transaction, row: Row[Any]) -> bool:
     """Lease a reading that was given back to the reader who began it, if its case still wants one."""
     if is_repeat(row):
-        move(sitting, row.reading_id, state="leased", held_until=sitting.lease_end)
+        move(tx, row.reading_id, state="leased", held_until=tx.lease_end)
         return True
-    slot = free_slot(sitting, row.case_id, row.wanted)
+    slot = free_slot(tx, row.case_id, row.wanted)
     if slot is None:
         return False
-    move(sitting, row.reading_id, state="leased", slot=slot, held_until=sitting.lease_end)
-    count_taken(sitting, row.case_id, 1)
+    move(tx, row.reading_id, state="leased", slot=slot, held_until=tx.lease_end)
+    count_taken(tx, row.case_id, 1)
     return True
 
 
+def shuffled(seed: int, *names: object) -> str:
+    """Give a text by which things are ordered as if at random, and the same way each time."""
+    return hashlib.sha256("\0".join(map(str, (seed, *names))).encode()).hexdigest()
+
+
+def review_row(tx: Transaction, row: Row[Any], phase: str, **values: Any) -> dict[str, Any]:
+    """Give what all reviews of one reading and phase have in common; finding and verdict are added."""
+    return {
+        "study_id": tx.study_id,
+        "reading_id": row.reading_id,
+        "image_id": row.image_id,
+        "reader": tx.account.name,
+        "phase": phase,
+        "round": 0,
+        "repeat": int(is_repeat(row)),
+        "position": row.position,
+        "source": "room",
+        "at": now(),
+        **values,
+    }
+
+
+# Literally the condition of the index `case_open`, so that both databases use it.
 STILL_OPEN = (CASE.c.withdrawn == literal_column("0")) & (CASE.c.taken < CASE.c.wanted)
-"""Literally the condition of the index `case_open`, so that both databases use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """Cases and readings of a study, counted."""
 
-    cases: int
-    """Not withdrawn."""
-    wanted: int
-    """Readings that they take."""
-    taken: int
-    """Of those, held or done."""
-    complete: int
-    """Cases with all their readers."""
+    cases: int  # not withdrawn
+    wanted: int  # readings that they take
+    taken: int  # of those, held or done
+    complete: int  # cases with all their readers
     disputed: int
     settled: int
-    locked: int
-    """Readings whose blind read is stored, hidden repeats left out."""
-    repeats: int
-    """Hidden repeats whose blind read is stored."""
-    readers: Mapping[str, int]
-    """Name -> locked readings, repeats among them."""
-    imported: int
-    """Reviews that were brought in from files."""
+    locked: int  # readings whose blind read is stored, hidden repeats left out
+    repeats: int  # hidden repeats whose blind read is stored
+    readers: Mapping[str, int]  # name -> locked readings, repeats among them
+    imported: int  # reviews that were brought in from files
 
 
 def count(connection: Connection, study_id: int) -> Counts:

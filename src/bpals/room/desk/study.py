@@ -1,4 +1,4 @@
-"""A reading study: what is read, by how many, in which order of blindness, and how disagreement is settled."""
+"""A reading study: its settings and their file, the keys of its findings, and who takes part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,67 +14,58 @@ from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ToolKey:
     """One key, or a combination, and what it does."""
 
-    key: str
-    """As a browser names it (`KeyboardEvent.key`, letters small), with `Shift+` before it where Shift is held."""
-    shown: str
-    """As it is printed on the key."""
-    does: str
-    """What the page's script does at it."""
-    words: str
-    """The same for people."""
-
-
-def _tool(key: str, shown: str, does: str, words: str) -> ToolKey:
-    return ToolKey(key=key, shown=shown, does=does, words=words)
+    key: str  # as a browser names it (`KeyboardEvent.key`, letters small), with `Shift+` before it where Shift is held
+    shown: str  # as it is printed on the key
+    does: str  # what the page's script does at it
+    words: str  # the same for people
 
 
 TOOLS: tuple[ToolKey, ...] = (
-    _tool("Enter", "Enter", "save", "save and lock; after the reveal: store the second verdict and go on"),
-    _tool("Shift+Enter", "Shift Enter", "rest", "mark every finding that has no verdict as absent"),
-    _tool("z", "Z", "undo", "undo"),
-    _tool("Shift+z", "Shift Z", "redo", "redo"),
-    _tool("s", "S", "skip", "skip this case; Z brings it back"),
-    _tool("n", "N", "note", "write a note; Esc leaves it"),
-    _tool("q", "Q", "quality", "film quality: good, limited, unreadable, not said"),
-    _tool("d", "D", "devices", "devices on the film: present, absent, not said"),
-    _tool(",", ",", "less", "less confident of the finding you marked last"),
-    _tool(".", ".", "more", "more confident of it"),
-    _tool("b", "B", "box", "box around the finding you marked last: drag, or arrows and Enter"),
-    _tool("r", "R", "ruler", "ruler: drag, or arrows and Enter"),
-    _tool("Escape", "Esc", "leave", "leave box, ruler or note"),
-    _tool("i", "I", "invert", "invert"),
-    _tool("0", "0", "fit", "fit the film into its place"),
-    _tool("9", "9", "whole", "one pixel of the film to one of the screen"),
-    _tool("1", "1", "preset1", "narrow window: twice the contrast"),
-    _tool("2", "2", "preset2", "lungs: the darker half"),
-    _tool("3", "3", "preset3", "mediastinum and bones: the brighter half"),
-    _tool("4", "4", "preset4", "the film's own window, with which it opens"),
-    _tool("5", "5", "preset5", "wide window: every grey that the film has"),
-    _tool("+", "+", "nearer", "zoom in"),
-    _tool("=", "=", "nearer", "zoom in"),
-    _tool("-", "-", "farther", "zoom out"),
-    _tool("ArrowLeft", "arrows", "left", "move the film"),
-    _tool("ArrowRight", "", "right", ""),
-    _tool("ArrowUp", "", "up", ""),
-    _tool("ArrowDown", "", "down", ""),
-    _tool("Shift+ArrowUp", "Shift arrows", "brighter", "up and down: level; left and right: window"),
-    _tool("Shift+ArrowDown", "", "darker", ""),
-    _tool("Shift+ArrowLeft", "", "narrower", ""),
-    _tool("Shift+ArrowRight", "", "wider", ""),
-    _tool("[", "[", "earlier", "the patient's film before, beside this one"),
-    _tool("]", "]", "later", "the patient's film after"),
-    _tool("PageUp", "Page Up", "earlier", "the same as ["),
-    _tool("PageDown", "Page Down", "later", "the same as ]"),
-    _tool("?", "?", "help", "these keys"),
+    ToolKey("Enter", "Enter", "save", "save and lock; after the reveal: store the second verdict and go on"),
+    ToolKey("Shift+Enter", "Shift Enter", "rest", "mark every finding that has no verdict as absent"),
+    ToolKey("z", "Z", "undo", "undo"),
+    ToolKey("Shift+z", "Shift Z", "redo", "redo"),
+    ToolKey("s", "S", "skip", "skip this case; Z brings it back"),
+    ToolKey("n", "N", "note", "write a note; Esc leaves it"),
+    ToolKey("q", "Q", "quality", "film quality: good, limited, unreadable, not said"),
+    ToolKey("d", "D", "devices", "devices on the film: present, absent, not said"),
+    ToolKey(",", ",", "less", "less confident of the finding you marked last"),
+    ToolKey(".", ".", "more", "more confident of it"),
+    ToolKey("b", "B", "box", "box around the finding you marked last: drag, or arrows and Enter"),
+    ToolKey("r", "R", "ruler", "ruler: drag, or arrows and Enter"),
+    ToolKey("Escape", "Esc", "leave", "leave box, ruler or note"),
+    ToolKey("i", "I", "invert", "invert"),
+    ToolKey("0", "0", "fit", "fit the film into its place"),
+    ToolKey("9", "9", "whole", "one pixel of the film to one of the screen"),
+    ToolKey("1", "1", "preset1", "narrow window: twice the contrast"),
+    ToolKey("2", "2", "preset2", "lungs: the darker half"),
+    ToolKey("3", "3", "preset3", "mediastinum and bones: the brighter half"),
+    ToolKey("4", "4", "preset4", "the film's own window, with which it opens"),
+    ToolKey("5", "5", "preset5", "wide window: every grey that the film has"),
+    ToolKey("+", "+", "nearer", "zoom in"),
+    ToolKey("=", "=", "nearer", "zoom in"),
+    ToolKey("-", "-", "farther", "zoom out"),
+    ToolKey("ArrowLeft", "arrows", "left", "move the film"),
+    ToolKey("ArrowRight", "", "right", ""),
+    ToolKey("ArrowUp", "", "up", ""),
+    ToolKey("ArrowDown", "", "down", ""),
+    ToolKey("Shift+ArrowUp", "Shift arrows", "brighter", "up and down: level; left and right: window"),
+    ToolKey("Shift+ArrowDown", "", "darker", ""),
+    ToolKey("Shift+ArrowLeft", "", "narrower", ""),
+    ToolKey("Shift+ArrowRight", "", "wider", ""),
+    ToolKey("[", "[", "earlier", "the patient's film before, beside this one"),
+    ToolKey("]", "]", "later", "the patient's film after"),
+    ToolKey("PageUp", "Page Up", "earlier", "the same as ["),
+    ToolKey("PageDown", "Page Down", "later", "the same as ]"),
+    ToolKey("?", "?", "help", "these keys"),
 )
 """In the order in which help lists them; a row without words belongs to the one before."""
 
-TOOL_CHARACTERS = frozenset(tool.key for tool in TOOLS if len(tool.key) == 1)
-"""Keys that no finding can have."""
+TOOL_CHARACTERS = frozenset(tool.key for tool in TOOLS if len(tool.key) == 1)  # keys that no finding can have
 
 FINDING_KEYS = (
     ("its letter", "present; pressed again: uncertain, absent, unreadable, no verdict"),
@@ -132,8 +123,8 @@ Asks = Literal["all", "drawn"]
 Unmarked = Literal["absent", "ask"]
 Settling = Literal["third", "discussion", "adjudicator", "none"]
 
+# What may be set anew in a study that has begun: nothing of it changes what a read means.
 MAY_CHANGE = ("keys", "queue_size", "lease_minutes", "learn_every")
-"""What may be set anew in a study that has begun: nothing of it changes what a read means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,32 +133,23 @@ class Study:
 
     name: str
     findings: tuple[str, ...]
-    asks: Asks = "all"
-    """Every finding of the study on every film, or only those the film was drawn for."""
-    unmarked: Unmarked = "absent"
-    """What a finding without a verdict means when a reading is locked; `ask` refuses the lock until all are marked."""
+    asks: Asks = "all"  # every finding of the study on every film, or only those the film was drawn for
+    unmarked: Unmarked = "absent"  # what a finding without a verdict means at the lock; `ask` refuses the lock
     queue_size: int = 500
-    batch: int = 50
-    """Cases that are shuffled together."""
+    batch: int = 50  # cases that are shuffled together
     random_share: float = 0.2
-    repeats: float = 0.05
-    """Share of readings that are a film the reader has read before, unmarked."""
+    repeats: float = 0.05  # share of readings that are a film the reader has read before, unmarked
     readers_per_case: int = 2
-    reveal: bool = True
-    """Show label, judges and trust after the lock, and ask for a second verdict."""
-    priors: bool = True
-    """Show the patient's other films."""
+    reveal: bool = True  # show label, judges and trust after the lock, and ask for a second verdict
+    priors: bool = True  # show the patient's other films
     adjudication: Settling = "third"
     rounds: int = 5
     lease_minutes: float = 60.0
-    stop_width: float | None = None
-    """Stop when the 95 % interval of the error rate is this narrow."""
-    stop_reads: int | None = None
-    """Stop after this many locked readings, repeats not counted."""
+    stop_width: float | None = None  # stop when the 95 % interval of the error rate is this narrow
+    stop_reads: int | None = None  # stop after this many locked readings, repeats not counted
     learn_every: int = 50
     seed: int = 0
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """Finding -> key."""
+    keys: Mapping[str, str] = field(default_factory=dict)  # finding -> key
 
     @property
     def settles(self) -> bool:
@@ -202,11 +184,10 @@ _NUMBER = {
     "stop_width": (0.0, 1.0),
 }
 _SWITCH = ("reveal", "priors")
-_MAY_BE_NONE = ("stop_width", "stop_reads")
 
 
 def default_study(vocabulary: Vocabulary) -> Study:
-    """Give the study of one reader at their own machine: one read a case, nothing to settle."""
+    """Give the study of one reader at their own machine: one read per case, nothing to settle."""
     findings = vocabulary.findings
     return Study(
         name="reading", findings=findings, readers_per_case=1, adjudication="none", keys=assign_keys(findings, {})
@@ -241,9 +222,13 @@ def read_study(written: Mapping[str, Any], vocabulary: Vocabulary, *, origin: st
     findings = _findings(written.get("findings"), vocabulary, origin)
     keys = _keys(written.get("keys", {}), vocabulary, findings, origin)
     study = Study(**settings, findings=findings, keys=keys)
-    if study.readers_per_case == 1 and "adjudication" not in written:
-        return Study(**{**settings, "adjudication": "none"}, findings=findings, keys=keys)
-    _check_together(study, origin)
+    if study.readers_per_case == 1 and study.adjudication != "none":
+        if "adjudication" not in written:
+            return replace(study, adjudication="none")
+        raise UsageError(
+            f'{origin}: one reader per case leaves nothing to settle, but adjudication is "{study.adjudication}". '
+            'Set readers_per_case = 2, or adjudication = "none"'
+        )
     return study
 
 
@@ -305,15 +290,6 @@ def _keys(named: Any, vocabulary: Vocabulary, findings: tuple[str, ...], origin:
         raise UsageError(f"{origin}: [keys] has {foreign[0]!r}, which the study does not ask. Add it to findings")
     check_keys(wanted, origin=origin)
     return assign_keys(findings, wanted)
-
-
-def _check_together(study: Study, origin: str) -> None:
-    """Refuse settings that contradict each other."""
-    if study.readers_per_case == 1 and study.adjudication != "none":
-        raise UsageError(
-            f'{origin}: one reader a case leaves nothing to settle, but adjudication is "{study.adjudication}". '
-            'Set readers_per_case = 2, or adjudication = "none"'
-        )
 
 
 Role = Literal["reader", "adjudicator", "admin"]

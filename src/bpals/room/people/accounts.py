@@ -1,7 +1,7 @@
-"""Accounts: who may enter, how they prove who they are, and what ends with a password or an account.
+"""Accounts: who may enter, and by which password, code, login link or OIDC subject.
 
-Nobody makes an account for himself: an admin does, at the command line or through the room. Every change is an entry
-of the log.
+Nobody makes their own account: an admin does, at the command line or through the room. Every change is an entry of the
+log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import pyotp
@@ -40,8 +40,7 @@ def hashed(secret: bytes, token: str) -> str:
 
 
 STEP_S = 30
-DRIFT = (0, -1, 1)
-"""Steps by which the app's clock may be off."""
+DRIFT = (0, -1, 1)  # steps by which the app's clock may be off
 
 
 class SecondFactor:
@@ -51,15 +50,16 @@ class SecondFactor:
         """Begin with no code taken."""
         self._clock = clock
         self._taken: dict[int, int] = {}
-        self._turn = threading.Lock()
+        self._guard = threading.Lock()
 
     def fits(self, account_id: int, secret: str, code: str) -> bool:
         """Say whether a code is the account's now, and was not taken before."""
         totp = pyotp.TOTP(secret, interval=STEP_S)
         now = int(self._clock()) // STEP_S
         given = code.strip().encode("utf-8", "replace")
-        with self._turn:
+        with self._guard:
             for step in (now + drift for drift in DRIFT):
+                # In constant time; and a step that was used is used up, so an overheard code opens nothing.
                 right = hmac.compare_digest(totp.generate_otp(step).encode(), given)
                 if right and step > self._taken.get(account_id, -1):
                     self._taken[account_id] = step
@@ -67,19 +67,8 @@ class SecondFactor:
         return False
 
 
-def new_secret() -> str:
-    """Make the secret that the app and the ledger share."""
-    return pyotp.random_base32()
-
-
-def address(secret: str, name: str, title: str) -> str:
-    """Write a secret as the otpauth:// address that an app reads."""
-    return pyotp.TOTP(secret, interval=STEP_S).provisioning_uri(name=name, issuer_name=title)
-
-
 LONGEST_NAME = 64
-LINK_S = 15 * 60
-"""How long a login link works."""
+LINK_S = 15 * 60  # how long a login link works
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +104,9 @@ class Accounts:
         key: str | None = None,
     ) -> Account:
         """Make an account; without a password one enters it by a link or by OIDC. The same `key` twice makes one."""
-        shown = _checked_name(name)
+        shown = " ".join(name.split())
+        if not shown or len(shown) > LONGEST_NAME or not shown.isprintable():
+            raise UsageError(f"an account's name has 1 to {LONGEST_NAME} printable characters, and {name!r} has not")
         kept = self._hash(shown, password) if password is not None else None
         row = {"name": shown, "role": _checked_role(role), "password": kept, "subject": subject}
 
@@ -153,7 +144,7 @@ class Accounts:
         return _account(row)
 
     def enter(self, name: str, password: str, code: str = "") -> Account | None:
-        """Give the account that name, password and perhaps a code prove; it is not told which of them was wrong."""
+        """Give the account that name, password and perhaps a code prove; which of them was wrong is not said."""
         row = self._row((ACCOUNT.c.name == name) & (ACCOUNT.c.disabled == 0))
         fits = self._passwords.fits(row.password if row else None, password)
         if row is None or not fits:
@@ -193,9 +184,9 @@ class Accounts:
 
     def add_second_factor(self, account: Account, title: str, *, by: str) -> str:
         """Ask for a code at login from now on, and give the otpauth:// address for the app; it is shown once."""
-        secret = new_secret()
+        secret = pyotp.random_base32()
         self._change(account, "second factor set", by, {"totp": secret}, end=True)
-        return address(secret, account.name, title)
+        return pyotp.TOTP(secret, interval=STEP_S).provisioning_uri(name=account.name, issuer_name=title)
 
     def drop_second_factor(self, account: Account, *, by: str) -> None:
         """Ask for no code any more."""
@@ -264,7 +255,9 @@ class Accounts:
             connection.execute(update(ACCOUNT).where(_is(account)).values(dict(values)))
             for table in (SESSION, LINK) if end else ():
                 connection.execute(delete(table).where(table.c.account_id == account.account_id))
-            _keep_an_admin(connection, account)
+            admins = select(ACCOUNT.c.account_id).where(ACCOUNT.c.role == "admin", ACCOUNT.c.disabled == 0)
+            if account.role == "admin" and connection.execute(admins).first() is None:
+                raise UsageError("this is the last admin who can enter. Make another one first")
             _note(connection, by, action, account)
 
         self._ledger.change(work)
@@ -273,13 +266,6 @@ class Accounts:
         if why := objection(password, name):
             raise UsageError(f"this password is refused: {why}. Take a longer one, such as four words")
         return self._passwords.hash(password)
-
-
-def _checked_name(name: str) -> str:
-    shown = " ".join(name.split())
-    if not shown or len(shown) > LONGEST_NAME or not shown.isprintable():
-        raise UsageError(f"an account's name has 1 to {LONGEST_NAME} printable characters, and {name!r} has not")
-    return shown
 
 
 def _checked_role(role: str) -> str:
@@ -293,12 +279,6 @@ def _refuse_subject(connection: Connection, subject: str, *, but: int) -> None:
     others = select(ACCOUNT.c.name).where(ACCOUNT.c.subject == subject, ACCOUNT.c.account_id != but)
     if (holder := connection.execute(others).scalar()) is not None:
         raise UsageError(f"the account {holder!r} belongs to that person of the OIDC provider already")
-
-
-def _keep_an_admin(connection: Connection, changed: Account) -> None:
-    admins = select(ACCOUNT.c.account_id).where(ACCOUNT.c.role == "admin", ACCOUNT.c.disabled == 0)
-    if changed.role == "admin" and connection.execute(admins).first() is None:
-        raise UsageError("this is the last admin who can enter. Make another one first")
 
 
 def _is(account: Account) -> ColumnElement[bool]:
@@ -326,31 +306,21 @@ def _card(row: Row[Any]) -> AccountCard:
 
 ADD, PASSWORD, DISABLE, SECOND_FACTOR = "account add", "account password", "account disable", "account totp"
 
-NO_SECRET = b""
-"""The installation's secret is for login links, and none is made here."""
+NO_SECRET = b""  # the installation's secret is for login links, and none is made through another process
 
 
 class RelayedAccounts(Accounts):
-    """The accounts of a ledger whose only writer is another process."""
+    """The accounts of a ledger whose only writer is another process: that one makes the changes."""
 
     def __init__(self, ledger: Ledger) -> None:
         """Take a ledger that was opened for reading."""
         super().__init__(ledger, NO_SECRET)
         self._path = ledger.path
 
-    def make(
-        self,
-        name: str,
-        role: str,
-        *,
-        password: str | None = None,
-        subject: str | None = None,
-        by: str = "room",
-        key: str | None = None,
-    ) -> Account:
-        """Have an account made."""
-        told = {"name": name, "role": role, "password": password, "subject": subject, "by": by}
-        return Account(**have_done(self._path, ADD, {**told, "key": key or str(uuid.uuid4())}))
+    def make(self, name: str, role: str, **given: Any) -> Account:
+        """Have an account made; a request that is sent again carries the same key, and makes no second one."""
+        whole = {"password": None, "subject": None, "by": "room", "key": None, **given, "name": name, "role": role}
+        return Account(**have_done(self._path, ADD, {**whole, "key": whole["key"] or str(uuid.uuid4())}))
 
     def set_password(self, account: Account, password: str, *, by: str) -> None:
         """Have a new password set; whoever is in by the old one is out."""
@@ -366,37 +336,24 @@ class RelayedAccounts(Accounts):
 
 
 def _add(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    made = Accounts(ledger, NO_SECRET).make(
-        given["name"],
-        given["role"],
-        password=given["password"],
-        subject=given["subject"],
-        by=given["by"],
-        key=given["key"],
-    )
-    return {"account_id": made.account_id, "name": made.name, "role": made.role}
+    return asdict(Accounts(ledger, NO_SECRET).make(**given))
 
 
-def _password(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    accounts = Accounts(ledger, NO_SECRET)
-    accounts.set_password(accounts.named(given["name"]), given["password"], by=given["by"])
-    return {}
+def _of_account(change: Callable[..., str | None]) -> Work:
+    """Make a change of one account out of a method: the account comes by its name, the rest as it was sent."""
 
+    def work(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
+        accounts = Accounts(ledger, NO_SECRET)
+        rest = {name: value for name, value in given.items() if name != "name"}
+        return {"address": change(accounts, accounts.named(given["name"]), **rest)}
 
-def _disable(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    accounts = Accounts(ledger, NO_SECRET)
-    accounts.set_disabled(accounts.named(given["name"]), disabled=bool(given["disabled"]), by=given["by"])
-    return {}
-
-
-def _second_factor(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    accounts = Accounts(ledger, NO_SECRET)
-    return {"address": accounts.add_second_factor(accounts.named(given["name"]), given["title"], by=given["by"])}
+    return work
 
 
 ACTS: Mapping[str, Work] = {
     ADD: _add,
-    PASSWORD: _password,
-    DISABLE: _disable,
-    SECOND_FACTOR: _second_factor,
+    PASSWORD: _of_account(Accounts.set_password),
+    DISABLE: _of_account(Accounts.set_disabled),
+    SECOND_FACTOR: _of_account(Accounts.add_second_factor),
 }
+"""What the process that serves the reading room does for a command beside it."""

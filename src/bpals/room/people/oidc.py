@@ -1,4 +1,4 @@
-"""OIDC: somebody else says who a person is. Code flow with PKCE, state and nonce; the redirect address is one, exactly.
+"""OIDC: a provider says who a person is. Code flow with PKCE, state and nonce, and one exact redirect address.
 
 Nobody gets an account by it: an admin invites a person by address, and the provider's verified address binds the
 account to the provider's own name for that person at the first login.
@@ -28,15 +28,13 @@ from joserfc.jwk import KeySet
 
 from bpals.errors import UnknownName, UsageError
 
-FLOW_S = 600
-"""How long one may take at the provider."""
+FLOW_S = 600  # how long one may take at the provider
 FETCH_S = 10.0
 MOST_BYTES = 1 << 20
-KNOWN_S = 3600
-"""How long the provider's addresses and keys are believed."""
+KNOWN_S = 3600  # how long the provider's addresses and keys are believed
 LEEWAY_S = 60
+# Signatures with a public key only: neither `none` nor a shared secret.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
-"""Signatures with a public key only: neither `none` nor a shared secret."""
 RETURN = "/oidc/return"
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 KEYS = ("name", "issuer", "client_id", "client_secret", "scopes")
@@ -55,8 +53,7 @@ class OidcFailed(Exception):
 class OidcSettings:
     """What an admin writes down of a provider."""
 
-    name: str
-    """As the login page calls it."""
+    name: str  # as the login page calls it
     issuer: str
     client_id: str
     client_secret: str = field(repr=False)
@@ -67,21 +64,18 @@ class OidcSettings:
 class Person:
     """Whom the provider vouches for."""
 
-    subject: str
-    """Its own name for the person: see `subject_of`."""
-    invited: str | None
-    """The same by verified address, if the provider verified one."""
-    after: str
-    """The page the person wanted."""
+    subject: str  # its own name for the person: see `subject_of`
+    invited: str | None  # the same by verified address, if the provider verified one
+    after: str  # the page the person wanted
 
 
 def subject_of(issuer: str, sub: str) -> str:
-    """Write down who a person is for a provider."""
+    """Name a person as a provider does."""
     return f"{issuer} sub:{sub}"
 
 
 def invitation_of(issuer: str, address: str) -> str:
-    """Write down whom an admin invites; the address is compared without regard to case."""
+    """Name whom an admin invites; the address is compared without regard to case."""
     return f"{issuer} email:{address.strip().casefold()}"
 
 
@@ -120,11 +114,11 @@ class Provider:
         self._settings = settings
         self._secret = hmac.new(secret, b"oidc", hashlib.sha256).digest()
         self._redirect = f"{origin}{RETURN}"
-        self._turn = threading.Lock()
+        self._guard = threading.Lock()
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def start(self, after: str) -> tuple[str, str]:
-        """Give the address to send somebody to, and the sealed note that must come back with the answer."""
+        """Give the address to send somebody to, and the signed note that must come back with the answer."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
@@ -139,11 +133,11 @@ class Provider:
         }
         address = str(self._discovered()["authorization_endpoint"])
         note = {"state": state, "nonce": nonce, "verifier": verifier, "after": after, "ends": time.time() + FLOW_S}
-        return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", self._seal(note)
+        return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", self._sign(note)
 
-    def finish(self, sealed: str, code: str, state: str) -> Person:
+    def finish(self, signed: str, code: str, state: str) -> Person:
         """Trade the code for the provider's word, check it, and say who came."""
-        note = self._unseal(sealed)
+        note = self._open_note(signed)
         if not hmac.compare_digest(note["state"].encode(), state.encode()):
             raise OidcFailed("state")
         claims = self._claims(self._token(code, note["verifier"]), note["nonce"])
@@ -181,7 +175,8 @@ class Provider:
             nonce={"essential": True, "value": nonce},
         )
         try:
-            claims = dict(jwt.decode(token, self._keys(), algorithms=ALGORITHMS).claims)
+            keys = KeySet.import_key_set(self._remembered(str(self._discovered()["jwks_uri"])))  # type: ignore[arg-type]
+            claims = dict(jwt.decode(token, keys, algorithms=ALGORITHMS).claims)
             rules.validate(claims)
         except (JoseError, ValueError, KeyError, TypeError) as error:
             raise OidcFailed("token") from error
@@ -191,9 +186,6 @@ class Provider:
         if not isinstance(claims["sub"], str) or not claims["sub"].isprintable() or not 0 < len(claims["sub"]) <= 255:
             raise OidcFailed("sub")
         return claims
-
-    def _keys(self) -> KeySet:
-        return KeySet.import_key_set(self._remembered(str(self._discovered()["jwks_uri"])))  # type: ignore[arg-type]
 
     def _discovered(self) -> dict[str, Any]:
         issuer = self._settings.issuer
@@ -209,21 +201,21 @@ class Provider:
 
     def _remembered(self, address: str) -> dict[str, Any]:
         """Fetch what the provider publishes, once an hour."""
-        with self._turn:
+        with self._guard:
             at, found = self._known.get(address, (0.0, {}))
             if not found or time.monotonic() - at > KNOWN_S:
                 found = _fetch(address)
                 self._known[address] = (time.monotonic(), found)
             return found
 
-    def _seal(self, note: dict[str, Any]) -> str:
+    def _sign(self, note: dict[str, Any]) -> str:
         text = base64.urlsafe_b64encode(json.dumps(note).encode()).decode()
         return f"{text}.{hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()}"
 
-    def _unseal(self, sealed: str) -> dict[str, Any]:
-        text, _, seal = sealed.partition(".")
+    def _open_note(self, signed: str) -> dict[str, Any]:
+        text, _, mark = signed.partition(".")
         right = hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(right.encode(), seal.encode()):
+        if not hmac.compare_digest(right.encode(), mark.encode()):
             raise OidcFailed("seal")
         note: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text))
         if time.time() > note["ends"]:

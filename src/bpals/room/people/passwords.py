@@ -44,10 +44,8 @@ COMMON = frozenset(
 
 
 SHORTEST, LONGEST = 10, 256
-AT_ONCE = 2
-"""Hashes at one moment."""
-MEMORY_KIB, PASSES = 32 << 10, 2
-"""What a hash costs: 32 MiB, filled twice; OWASP's least is 19 MiB, filled twice."""
+AT_ONCE = 2  # hashes at one moment: each takes 32 MiB
+MEMORY_KIB, PASSES = 32 << 10, 2  # what a hash costs: 32 MiB, filled twice; OWASP's least is 19 MiB, filled twice
 
 _LOOKALIKES = str.maketrans("@4301!$5+7", "aaeoiisstt")
 _ROWS = (
@@ -72,17 +70,17 @@ class Passwords:
     def __init__(self) -> None:
         """Make the hash that stands in for one that is not there."""
         self._hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=1)
-        self._turn = threading.Semaphore(AT_ONCE)
+        self._slots = threading.Semaphore(AT_ONCE)
         self._nobody = self._hasher.hash("nobody has this password")
 
     def hash(self, password: str) -> str:
         """Hash a password."""
-        with self._turn:
+        with self._slots:
             return self._hasher.hash(_plain(password))
 
     def fits(self, kept: str | None, password: str) -> bool:
         """Say whether a password is the one that was hashed; where there is none, it takes as long to say no."""
-        with self._turn:
+        with self._slots:
             try:
                 self._hasher.verify(kept or self._nobody, _plain(password))
             except (VerificationError, InvalidHashError):

@@ -1,4 +1,7 @@
-"""Sessions: who is in. They are kept in the ledger, so that ending one ends it everywhere."""
+"""Sessions: who is logged in, the installation's secret that signs them, and how often a login may be tried.
+
+Sessions are kept in the ledger, so that ending one ends it everywhere.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,7 @@ SECRET_BYTES = 32
 OWNER_ONLY = 0o600
 
 
-NEVER = "there was none"
-"""Why a secret is new in a room that was never opened."""
+NEVER = "there was none"  # why a secret is new in a room that was never opened
 
 
 def read_secret(path: Path) -> tuple[bytes, str]:
@@ -64,8 +66,7 @@ def _unfit(path: Path) -> str:
     return "" if found.st_size == SECRET_BYTES else "it was cut off"
 
 
-MOST_KEYS = 10_000
-"""Keys that are remembered; the one that was tried longest ago is forgotten first."""
+MOST_KEYS = 10_000  # keys that are remembered; the one that was tried longest ago is forgotten first
 
 
 class Throttle:
@@ -77,11 +78,11 @@ class Throttle:
         self._window_s = window_s
         self._clock = clock
         self._tries: OrderedDict[str, deque[float]] = OrderedDict()
-        self._turn = threading.Lock()
+        self._guard = threading.Lock()
 
     def wait_s(self, key: str) -> float:
         """Count a try and give 0, or give the seconds until the next is allowed."""
-        with self._turn:
+        with self._guard:
             now = self._clock()
             tries = self._tries.setdefault(key, deque())
             self._tries.move_to_end(key)
@@ -96,18 +97,17 @@ class Throttle:
 
     def take_back(self, key: str) -> None:
         """Do not count the last try: it was right."""
-        with self._turn:
+        with self._guard:
             if tries := self._tries.get(key):
                 tries.pop()
 
     def forget(self, key: str) -> None:
         """Count from nothing again."""
-        with self._turn:
+        with self._guard:
             self._tries.pop(key, None)
 
 
-SEEN_EVERY_S = 60
-"""`seen` is written at most this often: a request that only reads stays one that only reads."""
+SEEN_EVERY_S = 60  # `seen` is written at most this often: a request that only reads stays one that only reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +116,8 @@ class Visit:
 
     began: float
     seen: float
-    ends: float
-    """At the latest, however often it is used; without a request it ends before."""
-    this: bool
-    """The one that asks."""
+    ends: float  # at the latest, however often it is used; without a request it ends before
+    this: bool  # the one that asks
 
 
 class Sessions:

@@ -1,6 +1,8 @@
-"""The application: routes behind the door, the guard around them, and one way to tell what went wrong."""
+"""The application: its routes, the guard around them, and one way to answer what went wrong."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI, Request
@@ -19,13 +21,13 @@ from bpals.room.web.guard import (
     Declined,
     Guard,
     Problem,
+    check_access,
     missing_headers,
-    pass_door,
     problem_response,
 )
 from bpals.room.web.pages import Pages
 from bpals.room.web.payloads import disagreement_payload, reading_payload
-from bpals.room.web.routes import PROJECTORS
+from bpals.room.web.routes import FILM_THREADS
 
 INVALID = Problem(status=422, code="invalid", message="Some field is missing, too long, of another kind, or unknown.")
 OUT_OF_ORDER = Problem(
@@ -44,13 +46,13 @@ def create_app(room: Room) -> FastAPI:
         redirect_slashes=False,
         # An exporter set up for other programs would carry our errors, with names of files in them, somewhere else.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
-        dependencies=[Depends(pass_door)],
+        dependencies=[Depends(check_access)],
     )
     app.state.room = room
     app.state.pages = Pages(room.settings)
     app.state.entrance = entrance.Entrance()
-    app.state.projectors = CapacityLimiter(PROJECTORS)
-    for router in (pages.router, entrance.router, routes.router, entrance.office_router):
+    app.state.film_threads = CapacityLimiter(FILM_THREADS)
+    for router in (pages.router, entrance.router, routes.router, entrance.accounts_router):
         for route in router.routes:
             if isinstance(route, APIRoute):
                 app.add_api_route(route.path, route.endpoint, methods=sorted(route.methods or ()))
@@ -72,52 +74,43 @@ def check_rules(app: FastAPI) -> None:
 
 
 def _tell_problems(app: FastAPI) -> None:
-    app.add_exception_handler(Declined, _declined)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _not_routed)
-    app.add_exception_handler(RoomError, _room_error)
-    app.add_exception_handler(UsageError, _usage_error)
-    app.add_exception_handler(WorkspaceError, _out_of_order)
-    app.add_exception_handler(OSError, _out_of_order)
-    app.add_exception_handler(Exception, _failed)
+    for kind, handler in (
+        (Declined, _declined),
+        (RequestValidationError, _declined),
+        (HTTPException, _declined),
+        (RoomError, _refused),
+        (UsageError, _refused),
+        (WorkspaceError, _out_of_order),
+        (OSError, _out_of_order),
+        (Exception, _failed),
+    ):
+        app.add_exception_handler(kind, handler)
 
 
 async def _declined(request: Request, error: Exception) -> Response:
-    problem = error.problem if isinstance(error, Declined) else FAILED
-    return problem_response(request, problem)
-
-
-async def _invalid(request: Request, _error: Exception) -> Response:
-    return problem_response(request, INVALID)
-
-
-async def _not_routed(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    if isinstance(error, Declined):
+        return problem_response(request, error.problem)
+    status = error.status_code if isinstance(error, HTTPException) else 400
     wrong = Problem(status=status, code="method", message="That cannot be done here.")
-    return problem_response(request, NOT_FOUND if status == 404 else INVALID if status == 400 else wrong)
+    return problem_response(request, {404: NOT_FOUND, 400: INVALID}.get(status, wrong))
 
 
-async def _room_error(request: Request, error: Exception) -> Response:
-    room: Room = request.app.state.room
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer what the desk or the accounts refused."""
+    problem = Problem(status=409, code="room", message=f"{error}")
     if isinstance(error, NotYours):
+        # As if there were none: whether another reader has such a case is not told.
         server.refused(request.scope, "not_yours")
-        return problem_response(request, NOT_FOUND)
-    if isinstance(error, StaleVersion):
-        current = error.current
-        shown = (
-            reading_payload(room, current) if isinstance(current, ReadingView) else disagreement_payload(room, current)
-        )
-        return problem_response(request, Problem(status=409, code="stale", message=f"{error}", more={"current": shown}))
-    if isinstance(error, NotNow):
-        locked = request.method == "GET"
-        return problem_response(request, Problem(status=403 if locked else 409, code="not_now", message=f"{error}"))
-    if isinstance(error, Refused):
-        return problem_response(request, Problem(status=422, code="refused", message=f"{error}"))
-    return problem_response(request, Problem(status=409, code="room", message=f"{error}"))
-
-
-async def _usage_error(request: Request, error: Exception) -> Response:
-    return problem_response(request, Problem(status=422, code="refused", message=f"{error}"))
+        problem = NOT_FOUND
+    elif isinstance(error, StaleVersion):
+        current, room = error.current, request.app.state.room
+        payload = reading_payload if isinstance(current, ReadingView) else disagreement_payload
+        problem = replace(problem, code="stale", more={"current": payload(room, current)})
+    elif isinstance(error, NotNow):
+        problem = replace(problem, code="not_now", status=403 if request.method == "GET" else 409)
+    elif isinstance(error, Refused | UsageError):
+        problem = replace(problem, code="refused", status=422)
+    return problem_response(request, problem)
 
 
 async def _out_of_order(request: Request, error: Exception) -> Response:
@@ -129,6 +122,6 @@ async def _failed(request: Request, error: Exception) -> Response:
     """Tell that something went wrong; this reply goes out past the guard, so it brings its headers itself."""
     server.failed(request.scope, error)
     response = problem_response(request, FAILED)
-    room: Room = request.app.state.room
-    response.headers.update(missing_headers(set(response.headers), secure=room.settings.secure))
+    secure = request.app.state.room.settings.secure
+    response.headers.update(missing_headers(set(response.headers), secure=secure))
     return response

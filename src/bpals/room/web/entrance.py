@@ -1,4 +1,4 @@
-"""The entrance: password, login link, OIDC, and the way out. No GET changes anything here."""
+"""The routes of login and accounts: password, login link, OIDC, logout, sessions. No GET changes anything here."""
 
 from __future__ import annotations
 
@@ -37,20 +37,19 @@ NOT_VOUCHED = Problem(status=401, code="oidc", message="The provider did not say
 NOT_INVITED = Problem(status=403, code="oidc", message="You have no account here. Ask an admin of the room for one.")
 
 TRIES_OF_ACCOUNT = 10
-TRIES_OF_ADDRESS = 60
-"""A whole clinic may stand behind one address."""
+TRIES_OF_ADDRESS = 60  # a whole clinic may stand behind one address
 WINDOW_S = 900
 
 
 class Entrance:
-    """What the entrance remembers: how often it was tried; and how many may be looked at together."""
+    """Counts tries to log in, and bounds how many passwords are hashed together."""
 
     def __init__(self) -> None:
         """Begin with nothing tried."""
         self.by_account = Throttle(TRIES_OF_ACCOUNT, WINDOW_S)
         self.by_address = Throttle(TRIES_OF_ADDRESS, WINDOW_S)
         # Hashes are slow on purpose: they have threads of their own, so that they cannot keep readers waiting.
-        self.clerks = CapacityLimiter(2)
+        self.hashing = CapacityLimiter(2)
 
     def count(self, request: Request, account: str | None = None) -> None:
         """Count a try, or decline it; whether the account exists makes no difference."""
@@ -82,7 +81,7 @@ async def login(request: Request, body: LoginBody, room: TheRoom) -> Response:
     entrance: Entrance = request.app.state.entrance
     entrance.count(request, body.name)
     check = partial(room.accounts.enter, body.name, body.password, body.code)
-    account = await to_thread.run_sync(check, limiter=entrance.clerks)
+    account = await to_thread.run_sync(check, limiter=entrance.hashing)
     if account is None:
         server.refused(request.scope, "login")
         raise Declined(WRONG)
@@ -105,26 +104,26 @@ async def enter(request: Request, body: TokenBody, room: TheRoom) -> Response:
 
 @router.post("/oidc")
 async def oidc(request: Request, body: NextBody, room: TheRoom) -> Response:
-    """Send somebody to the provider, and remember in a sealed cookie what must come back."""
+    """Send somebody to the provider, and remember in a signed cookie what must come back."""
     provider = _provider(room)
     request.app.state.entrance.count(request)
     try:
-        address, sealed = await to_thread.run_sync(provider.start, _safe(body.next))
+        address, signed = await to_thread.run_sync(provider.start, _safe(body.next))
     except OidcFailed as failure:
         server.refused(request.scope, failure.code)
         raise Declined(NOT_VOUCHED) from failure
     response = JSONResponse({"next": address}, headers={"hx-redirect": address})
-    _set_cookie(room, response, f"{room.settings.cookie}-oidc", sealed, FLOW_S)
+    _set_cookie(room, response, f"{room.settings.cookie}-oidc", signed, FLOW_S)
     return response
 
 
 @router.post("/oidc/return")
 async def oidc_return(request: Request, body: OidcReturnBody, room: TheRoom) -> Response:
-    """Let somebody in whom the provider vouches for, if an admin made an account for him."""
+    """Let somebody in whom the provider vouches for, if an admin made an account for them."""
     provider = _provider(room)
     request.app.state.entrance.count(request)
-    sealed = request.cookies.get(f"{room.settings.cookie}-oidc", "")
-    finish = partial(provider.finish, sealed, body.code, body.state)
+    signed = request.cookies.get(f"{room.settings.cookie}-oidc", "")
+    finish = partial(provider.finish, signed, body.code, body.state)
     try:
         person = await to_thread.run_sync(finish)
     except OidcFailed as failure:
@@ -157,7 +156,7 @@ async def password(request: Request, body: PasswordBody, room: TheRoom, account:
     entrance: Entrance = request.app.state.entrance
     entrance.count(request, account.name)
     change = partial(room.accounts.change_password, account, body.old, body.new)
-    if not await to_thread.run_sync(change, limiter=entrance.clerks):
+    if not await to_thread.run_sync(change, limiter=entrance.hashing):
         server.refused(request.scope, "password")
         raise Declined(OLD_IS_WRONG)
     entrance.take_back(request, account.name)
@@ -195,12 +194,12 @@ def _set_cookie(room: Room, response: Response, name: str, value: str, seconds: 
     response.set_cookie(name, value, max_age=seconds, **secure)
 
 
-office_router = APIRouter(prefix="/api")
+accounts_router = APIRouter(prefix="/api")
 
 AccountId = Annotated[int, Path(ge=1, le=2**53)]
 
 
-@office_router.get("/accounts")
+@accounts_router.get("/accounts")
 def accounts(
     room: TheRoom, _account: Me, sort: Annotated[Literal["name", "role", "at"], Query()] = "name"
 ) -> dict[str, Any]:
@@ -209,16 +208,16 @@ def accounts(
     return {"accounts": sorted(listed, key=lambda card: (card[sort], card["name"]))}
 
 
-@office_router.post("/accounts")
+@accounts_router.post("/accounts")
 def make_account(body: NewAccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
     """Make an account and the link by which it is entered first."""
     made = room.accounts.make(body.name, body.role, by=account.name)
     return {"account_id": made.account_id, "link": _link(room, made, account.name)}
 
 
-@office_router.post("/accounts/{account_id}")
+@accounts_router.post("/accounts/{account_id}")
 def change_account(account_id: AccountId, body: AccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
-    """Change what somebody may do, or let him in no more."""
+    """Change what somebody may do, or let them in no more."""
     changed = _found(room, account_id).account
     if body.role is not None:
         room.accounts.set_role(changed, body.role, by=account.name)
@@ -227,7 +226,7 @@ def change_account(account_id: AccountId, body: AccountBody, room: TheRoom, acco
     return _shown(_found(room, account_id))
 
 
-@office_router.post("/accounts/{account_id}/link")
+@accounts_router.post("/accounts/{account_id}/link")
 def link(account_id: AccountId, room: TheRoom, account: Me) -> dict[str, Any]:
     """Make a login link for somebody; it is shown once and works once."""
     card = _found(room, account_id)
@@ -236,14 +235,14 @@ def link(account_id: AccountId, room: TheRoom, account: Me) -> dict[str, Any]:
     return {"link": _link(room, card.account, account.name)}
 
 
-@office_router.get("/sessions")
+@accounts_router.get("/sessions")
 def sessions(request: Request, room: TheRoom, account: Me) -> dict[str, Any]:
     """List one's own sessions."""
     visits = room.sessions.visits(account.account_id, token_of(request) or "")
     return {"sessions": [asdict(visit) for visit in visits]}
 
 
-@office_router.post("/sessions/end-others")
+@accounts_router.post("/sessions/end-others")
 def end_others(request: Request, room: TheRoom, account: Me) -> dict[str, Any]:
     """End one's sessions in other browsers."""
     return {"ended": room.sessions.end_others(account.account_id, token_of(request) or "")}

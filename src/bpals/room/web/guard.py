@@ -1,4 +1,4 @@
-"""The guard at the door: what is refused before anything else looks at it, and the headers on whatever goes out.
+"""The guard: what is refused before anything else looks at it, who may use which route, and the headers of replies.
 
 A request must name this room as its host. One that changes something must come from this room's own pages, as
 `Sec-Fetch-Site` or `Origin` says, and bring JSON; its body must be short and must arrive soon. Ranges are not served.
@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -30,8 +30,8 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
+# For pixels: whatever they turn out to be, they are not run.
 FILM_POLICY = "sandbox; default-src 'none'; frame-ancestors 'none'"
-"""For pixels: whatever they turn out to be, they are not run."""
 
 _ALWAYS: Mapping[str, str] = {
     "content-security-policy": CONTENT_POLICY,
@@ -70,20 +70,17 @@ class Problem:
     """Why a request was not done."""
 
     status: int
-    code: str
-    """One word, for a program."""
-    message: str
-    """One sentence of ours, for a person: nothing that came with the request stands in it."""
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """What else the reply holds, such as the newer version of a reading."""
+    code: str  # one word, for a program
+    message: str  # one sentence of ours, for a person: nothing that came with the request stands in it
+    more: Mapping[str, Any] = field(default_factory=dict)  # also in the reply, such as the newer version of a reading
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Declined(Exception):
-    """A request is not done; raised where that is seen, told by the application."""
+    """A request is not done; raised where that is seen, answered by the application."""
 
     def __init__(self, problem: Problem) -> None:
-        """Carry what is told."""
+        """Carry what is answered."""
         super().__init__(problem.code)
         self.problem = problem
 
@@ -95,7 +92,8 @@ def problem_response(request: Request, problem: Problem, *, close: bool = False)
     """Tell a problem: a page to who asked for a page, else JSON."""
     reference = getattr(request.state, "id", "")
     headers = {**problem.headers, **({"connection": "close"} if close else {})}
-    if _wants_page(request):
+    to_look_at = request.method in {"GET", "HEAD"} and not request.url.path.startswith("/api/")
+    if to_look_at and "text/html" in request.headers.get("accept", ""):
         title = TITLES.get(problem.status, "Not done")
         page = PAGE.format(title=escape(title), message=escape(problem.message), id=escape(reference))
         return HTMLResponse(page, status_code=problem.status, headers=headers)
@@ -106,14 +104,9 @@ def problem_response(request: Request, problem: Problem, *, close: bool = False)
     return JSONResponse({"error": error, **problem.more}, status_code=problem.status, headers=headers)
 
 
-def _wants_page(request: Request) -> bool:
-    asked = request.method in {"GET", "HEAD"} and not request.url.path.startswith("/api/")
-    return asked and "text/html" in request.headers.get("accept", "")
-
-
 ANYONE = frozenset({"nobody", "reader", "adjudicator", "admin"})
 READERS = frozenset({"reader", "adjudicator", "admin"})
-JUDGES_OF_READERS = frozenset({"adjudicator", "admin"})
+SETTLERS = frozenset({"adjudicator", "admin"})
 ADMINS = frozenset({"admin"})
 
 RULES: Mapping[tuple[str, str], frozenset[str]] = {
@@ -148,9 +141,9 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/api/rounds/next"): READERS,
     ("POST", "/api/rounds/{case_id}"): READERS,
     ("GET", "/api/rounds/{case_id}/films/{n}"): READERS,
-    ("POST", "/api/adjudication/next"): JUDGES_OF_READERS,
-    ("POST", "/api/adjudication/{case_id}"): JUDGES_OF_READERS,
-    ("GET", "/api/adjudication/{case_id}/films/{n}"): JUDGES_OF_READERS,
+    ("POST", "/api/adjudication/next"): SETTLERS,
+    ("POST", "/api/adjudication/{case_id}"): SETTLERS,
+    ("GET", "/api/adjudication/{case_id}/films/{n}"): SETTLERS,
     ("GET", "/api/progress"): READERS,
     ("GET", "/api/sessions"): READERS,
     ("POST", "/api/sessions/end-others"): READERS,
@@ -169,8 +162,7 @@ QUERIES: Mapping[str, frozenset[str]] = {
 }
 """What may stand behind the ? of a route; everywhere else nothing may."""
 
-PAGES_AFTER_LOGIN = ("/read", "/adjudicate", "/progress", "/account")
-"""Where one may be sent after logging in."""
+PAGES_AFTER_LOGIN = ("/read", "/adjudicate", "/progress", "/account")  # where one may be sent after logging in
 
 
 def first_page(account: Account, study: Study) -> str:
@@ -190,8 +182,7 @@ NOT_JSON = Problem(status=415, code="type", message="Send JSON.")
 TOO_LONG = Problem(status=413, code="too_long", message="That is longer than anything this room takes.")
 TOO_SLOW = Problem(status=408, code="too_slow", message="It took too long to arrive. Send it again.")
 BAD_FORM = Problem(status=422, code="invalid", message="Some field is missing, doubled or unknown.")
-NO_SOCKETS = 1008
-"""The code with which a websocket is closed: policy."""
+NO_SOCKETS = 1008  # the code with which a websocket is closed: policy
 
 
 class Guard:
@@ -243,7 +234,7 @@ class Guard:
         await self._app(scope, _replay(body, receive), send)
 
     def _objection(self, scope: Scope, headers: Mapping[str, str]) -> Problem | None:
-        """Say what is wrong with a request before its body is read."""
+        """Give what is wrong with a request before its body is read."""
         host = headers.get("host", "").lower()
         if scope["path"] != "/healthz" and host not in self._hosts:
             return NOT_THIS_HOST
@@ -313,7 +304,6 @@ class _Sent:
 
 
 def _name(host: str) -> str:
-    """Leave out the port."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
@@ -354,17 +344,21 @@ UNKNOWN_QUERY = Problem(status=422, code="invalid", message="The address asks fo
 LONGEST_TOKEN = 200
 
 
-async def pass_door(request: Request) -> None:
-    """Let a request in as its account, or decline it."""
+async def check_access(request: Request) -> None:
+    """Let a request in as its account, or decline it: a dependency of every route."""
     path = request.scope["route"].path
     allowed = RULES[request.method, path]
-    if set(request.query_params) - QUERIES.get(path, frozenset()) or _doubled(request):
+    query = request.query_params
+    if set(query) - QUERIES.get(path, frozenset()) or len(query.multi_items()) != len(query):
         raise Declined(UNKNOWN_QUERY)
     if "nobody" in allowed:
         return
     account = await who(request)
     if account is None:
-        raise Declined(LOGIN if path.startswith("/api/") or request.method != "GET" else _to_login(path))
+        if path.startswith("/api/") or request.method != "GET":
+            raise Declined(LOGIN)
+        after = path if path in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
+        raise Declined(replace(LOGIN, status=303, headers={"location": f"/login?next={after}"}))
     request.state.account = account
     if account.role not in allowed:
         server.refused(request.scope, "role")
@@ -378,6 +372,7 @@ async def who(request: Request) -> Account | None:
         return None
     room: Room = request.app.state.room
     sessions = room.sessions
+    # In a file the look-up takes less time than handing it to another thread; over a network it must not hold the loop.
     if not sessions.at_hand:
         return await run_in_threadpool(sessions.find, token)
     account, due = sessions.look_up(token)
@@ -394,7 +389,7 @@ def token_of(request: Request) -> str | None:
 
 
 async def the_account(request: Request) -> Account:
-    """Give the account that passed the door."""
+    """Give the account that was let in."""
     account: Account = request.state.account
     return account
 
@@ -407,13 +402,3 @@ async def the_room(request: Request) -> Room:
 
 Me = Annotated[Account, Depends(the_account)]
 TheRoom = Annotated[Room, Depends(the_room)]
-
-
-def _doubled(request: Request) -> bool:
-    return len(request.query_params.multi_items()) != len(request.query_params)
-
-
-def _to_login(path: str) -> Problem:
-    """Send a stranger to the login page, and from there to where he wanted to go."""
-    after = path if path in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
-    return Problem(status=303, code="login", message="Log in first.", headers={"location": f"/login?next={after}"})

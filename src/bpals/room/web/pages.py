@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from importlib import resources
 from typing import Annotated, Any
@@ -13,8 +14,8 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
-from bpals.room.desk.study import FINDING_KEYS, TOOLS, Account
-from bpals.room.room import Room, Settings
+from bpals.room.desk.study import FINDING_KEYS, TOOLS
+from bpals.room.room import Settings
 from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, TheRoom, first_page
 
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
@@ -58,15 +59,13 @@ def _files(folder: str) -> list[Any]:
 
 
 def _asset(name: str, content: bytes) -> Asset:
-    suffix = name[name.rfind(".") :]
-    kind = KINDS.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    kind = KINDS.get(name[name.rfind(".") :]) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     return Asset(content=content, kind=kind, sha256=hashlib.sha256(content).hexdigest())
 
 
 router = APIRouter()
 
-FOREVER = "public, max-age=31536000, immutable"
-"""For an asset under the address that names its content."""
+FOREVER = "public, max-age=31536000, immutable"  # for an asset under the address that names its content
 
 
 @router.get("/healthz")
@@ -77,9 +76,7 @@ async def healthz() -> Response:
 
 @router.get("/static/{name}")
 async def static(
-    request: Request,
-    name: Annotated[str, Path(max_length=100)],
-    v: Annotated[str, Query(max_length=64)] = "",
+    request: Request, name: Annotated[str, Path(max_length=100)], v: Annotated[str, Query(max_length=64)] = ""
 ) -> Response:
     """Send a script or a style sheet: one of those in memory, by its name."""
     pages: Pages = request.app.state.pages
@@ -120,32 +117,16 @@ async def start(room: TheRoom, account: Me) -> Response:
     return RedirectResponse(first_page(account, room.study), status_code=303)
 
 
-@router.get("/read")
-async def read_page(request: Request, room: TheRoom, account: Me) -> Response:
-    """Show the reading page, empty."""
-    return _room_page(request, "read.html", room, account)
+def _room_page(template: str) -> Callable[..., Coroutine[Any, Any, Response]]:
+    async def page(request: Request, room: TheRoom, account: Me) -> Response:
+        return _page(request, template, account=account, study=room.study)
+
+    return page
 
 
-@router.get("/adjudicate")
-async def adjudicate_page(request: Request, room: TheRoom, account: Me) -> Response:
-    """Show the adjudication page, empty; readers meet there in the rounds of a discussion."""
-    return _room_page(request, "adjudicate.html", room, account)
-
-
-@router.get("/progress")
-async def progress_page(request: Request, room: TheRoom, account: Me) -> Response:
-    """Show the progress page, empty."""
-    return _room_page(request, "progress.html", room, account)
-
-
-@router.get("/account")
-async def account_page(request: Request, room: TheRoom, account: Me) -> Response:
-    """Show the account page, empty."""
-    return _room_page(request, "account.html", room, account)
-
-
-def _room_page(request: Request, name: str, room: Room, account: Account) -> Response:
-    return _page(request, name, account=account, study=room.study)
+# They are sent empty: their scripts fetch what they show. Readers meet on /adjudicate in the rounds of a discussion.
+for _path in PAGES_AFTER_LOGIN:
+    router.add_api_route(_path, _room_page(f"{_path[1:]}.html"), methods=["GET"])
 
 
 def _page(request: Request, name: str, **values: Any) -> Response:

@@ -1,24 +1,25 @@
-"""What is sent of a reading: the blind payload is made here, field by field, and nothing else of it is ever sent.
+"""The JSON that browsers send and get: bodies with exactly these fields, and what a reader is sent of a reading.
 
-No image id, label, trust, flag, file name, share drawn, or other reader's answer is among its fields.
+What is sent before the lock is made here, field by field: no image id, label, trust, flag, file name, share drawn, or
+other reader's answer is among it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from bpals.room.desk.readings import (
+    MOST_BOXES,
     Answer,
     BlindRead,
     Box,
     Devices,
     Disagreement,
     Handed,
-    PastReading,
     Quality,
     ReadingView,
     Spent,
@@ -28,7 +29,6 @@ from bpals.room.desk.study import Account, Role
 from bpals.room.room import PatientFilm, Revealed, Room
 
 MOST_FINDINGS = 100
-MOST_BOXES = 200
 LONGEST_NOTE = 4000
 
 
@@ -42,8 +42,8 @@ def _storable(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_storable)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
+# Made by the browser, once for each thing it does: sent twice, it is done once.
 Key = Annotated[str, Field(min_length=8, max_length=100, pattern=r"^[A-Za-z0-9_.:-]+$")]
-"""Made by the browser, once for each thing it does: sent twice, it is done once."""
 Version = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Pixels = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=10**7, allow_inf_nan=False)]
@@ -240,7 +240,7 @@ def handed_payload(room: Room, handed: Handed) -> dict[str, Any]:
 
 
 def disagreement_payload(room: Room, disagreement: Disagreement | None) -> dict[str, Any]:
-    """Send a disagreement: what the readers said, without their names."""
+    """Send a disagreement: the verdicts of its readers, without their names."""
     if disagreement is None:
         return {"case": None}
     case = {name: value for name, value in asdict(disagreement).items() if name != "image_id"}
@@ -255,30 +255,25 @@ def revealed_payload(revealed: Revealed, read: BlindRead, *, changed: bool) -> d
     return {**asdict(revealed), "changed": changed, "read": asdict(read)}
 
 
-def past_payload(past: Iterable[PastReading]) -> dict[str, Any]:
-    """Send a reader's own last readings: what he said, nothing of label or trust."""
-    return {"readings": [asdict(reading) for reading in past]}
-
-
 OPEN_TO_READERS = ("counts", "least", "stopping", "ready", "fresh")
 HIDDEN_COUNTS = ("repeats",)
 LISTED_BY_READER = {"pace": "reader", "within": "first"}
 
 
-def progress_payload(told: Mapping[str, Any], account: Account) -> dict[str, Any]:
-    """Send how far the study is; a reader gets the counts and what concerns himself.
+def progress_payload(numbers: Mapping[str, Any], account: Account) -> dict[str, Any]:
+    """Send how far the study is; a reader gets the counts and their own rows.
 
-    What others found, and how often the label was wrong, could tell him before his own lock what to expect.
+    What others found, and how often the label was wrong, could tell a reader before the lock what to expect.
     """
     if account.may_settle:
-        return dict(told)
+        return dict(numbers)
     own = {
-        part: [row for row in told[part] if row[column] == account.name]
+        part: [row for row in numbers[part] if row[column] == account.name]
         for part, column in LISTED_BY_READER.items()
-        if part in told
+        if part in numbers
     }
-    open_to_all = {name: told[name] for name in OPEN_TO_READERS if name in told}
-    counts = {name: value for name, value in told.get("counts", {}).items() if name not in HIDDEN_COUNTS}
+    open_to_all = {name: numbers[name] for name in OPEN_TO_READERS if name in numbers}
+    counts = {name: value for name, value in numbers.get("counts", {}).items() if name not in HIDDEN_COUNTS}
     return open_to_all | {"counts": counts} | own
 
 

@@ -1,12 +1,13 @@
-"""Reading: the next case, drafts, the lock, the reveal, the second read.
+"""The routes of reading, settling and progress: each takes JSON, calls the desk once, and sends JSON.
 
-These routes give whole responses: values FastAPI would check against their type, in another thread, for every answer.
+Those of reading give whole responses: FastAPI would check plain values against their type, each time in a thread.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -27,7 +28,6 @@ from bpals.room.web.payloads import (
     StepBody,
     disagreement_payload,
     handed_payload,
-    past_payload,
     patient_films,
     progress_payload,
     reading_payload,
@@ -35,18 +35,16 @@ from bpals.room.web.payloads import (
 )
 from bpals.types import Refusal
 
+# Digits and nothing else: as an int, 1.0 and a blank before it would do.
 FilmNumber = Annotated[str, Path(pattern=r"^(0|[1-9][0-9]{0,3})$")]
-"""Digits and nothing else: as an int, 1.0 and a blank before it would do."""
 
-PROJECTORS = 8
-"""Films that are decoded or sent together: while they wait for the disk, answers are still saved."""
-HELD_S = 3600
-"""How long the browser of this session may keep a film: the next cases are fetched ahead."""
+FILM_THREADS = 8  # films that are decoded or sent together: while they wait for the disk, answers are still saved
+HELD_S = 3600  # how long the browser of this session may keep a film: the next cases are fetched ahead
 
 
 async def film_response(request: Request, room: Room, find: Callable[[], str], number: str) -> Response:
     """Send the film with that number of the patient on the film that is found; decoding has threads of its own."""
-    return await to_thread.run_sync(lambda: _film(room, find(), number), limiter=request.app.state.projectors)
+    return await to_thread.run_sync(lambda: _film(room, find(), number), limiter=request.app.state.film_threads)
 
 
 def _film(room: Room, image_id: str, number: str) -> Response:
@@ -141,20 +139,21 @@ def next_case(room: TheRoom, account: Me) -> JSONResponse:
     handed = room.desk.next(account)
     view, reveal = handed.current, None
     if view is not None and view.phase == "second":
-        reveal = _shown(room, account, view, room.desk.blind_read(account, view.reading_id))
+        reveal = _reveal(room, account, view, room.desk.blind_read(account, view.reading_id))
     return JSONResponse({**handed_payload(room, handed), "reveal": reveal})
 
 
 @router.post("/bring-back")
 def bring_back(room: TheRoom, account: Me) -> JSONResponse:
-    """Offer this reader again what he skipped and nobody else has taken."""
+    """Offer this reader again what they skipped and nobody else has taken."""
     return JSONResponse({"brought_back": room.desk.bring_back(account)})
 
 
 @router.get("/readings")
 def last_readings(room: TheRoom, account: Me) -> JSONResponse:
     """Send one's own last readings, the newest first: each can be amended."""
-    return JSONResponse(past_payload(room.desk.last_readings(account)))
+    readings = [asdict(each) for each in room.desk.last_readings(account)]
+    return JSONResponse({"readings": readings})
 
 
 @router.get("/readings/{reading_id}")
@@ -190,12 +189,7 @@ def lock(reading_id: ReadingId, body: ReadBody, room: TheRoom, account: Me) -> J
 def second(reading_id: ReadingId, body: ReadBody, room: TheRoom, account: Me) -> JSONResponse:
     """Keep the verdict after the reveal, apart from the blind one."""
     saved = room.desk.second(
-        account,
-        reading_id,
-        version=body.version,
-        key=body.key,
-        answer=body.answer.answer(),
-        spent=body.spent.spent(),
+        account, reading_id, version=body.version, key=body.key, answer=body.answer.answer(), spent=body.spent.spent()
     )
     return JSONResponse({**saved.reply, "version": saved.version})
 
@@ -218,12 +212,7 @@ def undo(reading_id: ReadingId, body: StepBody, room: TheRoom, account: Me) -> J
 def amend(reading_id: ReadingId, body: AmendBody, room: TheRoom, account: Me) -> JSONResponse:
     """Change a read after its lock, with a reason; the first one stays."""
     saved = room.desk.amend(
-        account,
-        reading_id,
-        version=body.version,
-        key=body.key,
-        answer=body.answer.answer(),
-        reason=body.reason,
+        account, reading_id, version=body.version, key=body.key, answer=body.answer.answer(), reason=body.reason
     )
     return _receipt(room, account, saved)
 
@@ -234,7 +223,7 @@ def reveal(reading_id: ReadingId, room: TheRoom, account: Me) -> JSONResponse:
     view = room.desk.reading(account, reading_id)
     if not view.revealed:
         raise NotNow("this case is not locked: nothing is revealed before")
-    return JSONResponse(_shown(room, account, view, room.desk.blind_read(account, reading_id)))
+    return JSONResponse(_reveal(room, account, view, room.desk.blind_read(account, reading_id)))
 
 
 @router.get("/readings/{reading_id}/films/{n}")
@@ -251,13 +240,13 @@ def _receipt(room: Room, account: Account, saved: Saved) -> JSONResponse:
             **saved.reply,
             "version": saved.version,
             "reading": view and reading_payload(room, view),
-            "reveal": view and saved.read and _shown(room, account, view, saved.read),
+            "reveal": view and saved.read and _reveal(room, account, view, saved.read),
         }
     )
 
 
-def _shown(room: Room, account: Account, view: ReadingView, read: BlindRead) -> dict[str, Any]:
-    """Show what is known now, after the log knows which version of it the reader sees."""
+def _reveal(room: Room, account: Account, view: ReadingView, read: BlindRead) -> dict[str, Any]:
+    """Give what is known now, after the log has noted which version of it the reader sees."""
     revealed = room.reveal(view.image_id)
     changed = revealed.version != view.signal
     if changed:

@@ -1,4 +1,4 @@
-"""The server: uvicorn with limits, so that one slow or greedy client does not keep readers waiting."""
+"""How a room is served: its log, its address, and uvicorn with limits, so that no client keeps readers waiting."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from bpals.errors import UsageError
 from bpals.room.people.accounts import AccountCard
 
 LOGGER = "bpals.room"
+# Packages that write rows, tags, addresses or parts of files when they are asked for details.
 QUIET = ("sqlalchemy", "PIL", "pydicom", "httpx", "httpcore", "asyncio", "multipart", "uvicorn.access")
-"""Packages that write rows, tags, addresses or parts of files when they are asked for details."""
-TRUSTED = ("bpals.room", "uvicorn.error")
-"""Loggers whose sentences are fixed; those of others are withheld."""
+TRUSTED = ("bpals.room", "uvicorn.error")  # loggers whose sentences are fixed; those of others are withheld
 
 
 class RoomFormatter(logging.Formatter):
@@ -46,7 +45,7 @@ class RoomFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=True, default=str)
 
     def _event(self, record: logging.LogRecord) -> str:
-        """Give the sentence of a record that has a fixed one; what was put into it is left out."""
+        # Only sentences that are fixed are written: an argument or a foreign message may name a patient.
         if record.name == "uvicorn.error" and not record.exc_info:
             return record.getMessage()
         if record.name.startswith(TRUSTED):
@@ -74,7 +73,7 @@ def request(scope: Scope, status: int, seconds: float) -> None:
 
 
 def refused(scope: Scope, why: str) -> None:
-    """Write down that somebody asked for what he may not have."""
+    """Write down that somebody asked for what they may not have."""
     logging.getLogger(LOGGER).warning("refused", extra={"fields": {**_fields(scope), "why": why}})
 
 
@@ -82,11 +81,6 @@ def failed(scope: Scope, error: BaseException) -> None:
     """Write down that something went wrong inside."""
     given = (type(error), error, error.__traceback__)
     logging.getLogger(LOGGER).error("failed", exc_info=given, extra={"fields": _fields(scope)})
-
-
-def event(what: str, **fields: str | float | None) -> None:
-    """Write down something else that happened, in words of ours."""
-    logging.getLogger(LOGGER).info(what, extra={"fields": fields})
 
 
 def _fields(scope: Scope) -> dict[str, Any]:
@@ -109,10 +103,8 @@ class Binding:
     port: int = 8765
     certificate: Path | None = None
     key: Path | None = None
-    behind_proxy: str | None = None
-    """The proxy's address: what it says of who asks is believed, and of nobody else."""
-    public: str | None = None
-    """The address as browsers write it, where it is not this one: https://room.example.org."""
+    behind_proxy: str | None = None  # the proxy's address: what it says of who asks is believed, and of nobody else
+    public: str | None = None  # the address as browsers write it, where it is not this one: https://room.example.org
 
     @property
     def origin(self) -> str:
@@ -121,9 +113,8 @@ class Binding:
             return self.public.rstrip("/")
         scheme = "https" if self.certificate else "http"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return (
-            f"{scheme}://{host}" if self.port == (443 if self.certificate else 80) else f"{scheme}://{host}:{self.port}"
-        )
+        usual = 443 if self.certificate else 80
+        return f"{scheme}://{host}" if self.port == usual else f"{scheme}://{host}:{self.port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -166,8 +157,7 @@ def check_binding(binding: Binding, cards: list[AccountCard]) -> None:
         raise UsageError(f"{binding.host} is no address that a browser can open. Add: --public-url https://HOST")
 
 
-HEAD_S = 10.0
-"""How long the head of a request may take to arrive."""
+HEAD_S = 10.0  # how long the head of a request may take to arrive
 HEAD_BYTES = 32 << 10
 IDLE_S = 30
 MOST_CONNECTIONS = 500

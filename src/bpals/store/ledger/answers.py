@@ -1,127 +1,112 @@
-"""What a judge said, as tables: built a column at a time from blocks of rows."""
+"""The answers of a judge: from whole images to rows of the ledger, and from rows to tables.
+
+A reply is one question about one image. A judgment combines the replies about one subject of it. The raw evidence of
+a reply is packed into bytes: its top tokens with their log-probs, and its text.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
-from sqlalchemy import Connection, Select, Table, delete, func, insert, select, update
+import sqlalchemy
+from sqlalchemy import Connection, Dialect, Select, Table, delete, func, insert, select, update
 
 from bpals.errors import ContractBroken, UsageError
 from bpals.findings import Vocabulary
-from bpals.store.ledger.locks import alone
+from bpals.store.ledger.locks import lock_answers
 from bpals.store.ledger.schema import ATTEMPT, FILM, JUDGE, JUDGMENT, OUTCOMES, REPLY, now
 from bpals.types import FILM_ANSWERS, OUTCOME, Judgment, Question, Reply, answers_schema
 
-LONG = 256
+LONG = 256  # bytes from which on a packet is compressed
+# More tokens are not kept. So the second byte of a packet is 0 unless it is compressed: zlib never begins like that.
 MOST_TOKENS = 255
-"""More are not kept; so the second byte of a packet is 0 unless it is compressed."""
+_LARGEST = 3.4e38  # the largest 4-byte float, about
 
-_LARGEST = 3.4e38
+SUMS = (*OUTCOMES, "prompt_tokens", "cached_tokens", "output_tokens", "latency_ms", "attempts")
+BLOCK = 50_000  # rows that are read at once
 
+REPLIES = pl.Schema(
+    {
+        "image_id": pl.String(),
+        "control": pl.String(),  # empty for an image of the dataset
+        "number": pl.Int32(),  # of the question, from 0
+        "subject": pl.String(),
+        "about": pl.String(),
+        "polarity": pl.String(),
+        "wording": pl.String(),
+        "outcome": OUTCOME,
+        "logit": pl.Float64(),
+        "mass": pl.Float64(),
+        "entropy": pl.Float64(),  # -sum p ln p over the tokens that were kept; null where none were
+        "method": pl.String(),
+        "prompt_tokens": pl.Int64(),
+        "cached_tokens": pl.Int64(),
+        "output_tokens": pl.Int64(),
+        "latency_ms": pl.Float64(),
+        "attempts": pl.Int32(),
+        "why": pl.String(),
+        "text": pl.String(),
+    }
+)
+"""One row per reply, in the order of images and questions."""
 
-def pack(reply: Reply) -> bytes | None:
-    """Pack the text and the top tokens of a reply; none where there is neither."""
-    top = reply.top[:MOST_TOKENS]
-    if not top and not reply.text:
-        return None
-    words = [reply.text, *[token for token, _ in top]]
-    joined = "\0".join(words)
-    if joined.count("\0") > len(top):
-        joined = "\0".join(word.replace("\0", "\u2400") for word in words)
-    # A token may be half of a character: JSON gives it as a lone surrogate.
-    packet = _numbers([value for _, value in top]) + joined.encode("utf-8", "surrogatepass")
-    return zlib.compress(packet, 1) if len(packet) > LONG else packet
-
-
-def _numbers(values: list[float]) -> bytes:
-    form = f"<H{len(values)}f"
-    try:
-        return struct.pack(form, len(values), *values)
-    except OverflowError:
-        return struct.pack(form, len(values), *(max(-_LARGEST, min(_LARGEST, value)) for value in values))
-
-
-def unpack(packet: bytes | None) -> tuple[str, tuple[tuple[str, float], ...]]:
-    """Give the text and the top tokens with their log-probs, as 4-byte floats hold them."""
-    if packet is None:
-        return "", ()
-    numbers, words = split(packet)
-    text, *tokens = words.decode("utf-8", "surrogatepass").split("\0")
-    return text, tuple(zip(tokens, struct.unpack(f"<{len(numbers) // 4}f", numbers), strict=True))
-
-
-def split(packet: bytes) -> tuple[bytes, bytes]:
-    """Part a packet into its floats and its words."""
-    plain = zlib.decompress(packet) if packet[1] else packet
-    end = 2 + 4 * plain[0]
-    return plain[2:end], plain[end:]
-
+_IS_CONTROL = {True: FILM.c.control != "", False: FILM.c.control == ""}
 
 Row = tuple[Any, ...]
+Known = sqlalchemy.Row[Any]  # of `film`: image_id, control, film_id, sha256, failed
+_Key = tuple[str, str]  # image id and control
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One failed try to get one reply."""
 
-    number: int
-    """Of the question, from 0."""
-    attempt: int
-    """Which try it was, from 1."""
-    kind: str
-    """One word for counting: `timeout`, `status`, `bad_reply`."""
-    status: int | None = None
-    """The HTTP status, where there was one."""
+    number: int  # of the question, from 0
+    attempt: int  # which try it was, from 1
+    kind: str  # one word for counting: `timeout`, `status`, `bad_reply`
+    status: int | None = None  # the HTTP status, where there was one
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFilm:
-    """One film, wholly asked: the unit of a commit."""
+    """One image with all its replies: the unit of a commit."""
 
     image_id: str
-    sha256: str
-    """Of the film's bytes; empty for the no-image control and for a film that could not be read."""
-    control: str = ""
-    """Empty for a film of the dataset; else what was shown in its place: none, black, mean, noise."""
-    replies: Sequence[Reply]
-    """One a question, in the order of the judge's questions."""
-    judgments: Sequence[Judgment] = ()
-    """One a subject, in any order; none for a control."""
+    sha256: str  # of its bytes; empty for the no-image control and for an image that could not be read
+    control: str = ""  # empty for an image of the dataset; else what the judge got instead: none, black, mean, noise
+    replies: Sequence[Reply]  # one per question, in the order of the judge's questions
+    judgments: Sequence[Judgment] = ()  # one per subject, in any order; none for a control
     failures: Sequence[Attempt] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What one judge asks of every film: how replies become rows."""
+class QuestionSet:
+    """The questions of one judge, and how replies to them become rows."""
 
-    judge: str
-    questions: tuple[Question, ...]
-    groups: dict[tuple[str, str], tuple[int, ...]] = field(init=False)
-    """Subject -> the numbers of its questions, the first of which stands for it in `judgment`."""
-
-    def __post_init__(self) -> None:
-        """Group the questions by their subject."""
-        groups: dict[tuple[str, str], tuple[int, ...]] = {}
+    def __init__(self, judge: str, questions: Iterable[Question]) -> None:
+        """Group the questions by subject; the first of a group stands for it in `judgment`."""
+        self.judge = judge
+        self.questions = tuple(questions)
+        self.groups: dict[tuple[str, str], tuple[int, ...]] = {}
         for number, question in enumerate(self.questions):
             key = (question.about, question.subject)
-            groups[key] = (*groups.get(key, ()), number)
-        object.__setattr__(self, "groups", groups)
+            self.groups[key] = (*self.groups.get(key, ()), number)
 
     def reply_rows(self, film: AskedFilm) -> list[Row]:
-        """Give the rows of `reply` without their film_id: one a question, else the film is not wholly asked."""
+        """Give the rows of `reply` without their film_id; an image with too few or too many replies is refused."""
         if len(film.replies) != len(self.questions):
             raise ContractBroken(
                 f"judge {self.judge!r} gave {len(film.replies)} replies about {film.image_id!r} "
-                f"to {len(self.questions)} questions: a film is written whole or not at all"
+                f"to {len(self.questions)} questions: an image is written whole or not at all"
             )
         return [
             (
@@ -142,7 +127,7 @@ class Asking:
         ]
 
     def judgment_rows(self, film: AskedFilm) -> list[Row]:
-        """Give the rows of `judgment` without their film_id: one a subject, none for a control."""
+        """Give the rows of `judgment` without their film_id: one per subject, none for a control."""
         rows = []
         for judgment in film.judgments:
             numbers = self.groups.get((judgment.about, judgment.subject))
@@ -171,7 +156,7 @@ class Asking:
 
 
 def sums(rows: Sequence[Row]) -> Row:
-    """Sum the rows of `reply` for their film: six outcomes, three kinds of token, milliseconds, tries."""
+    """Sum the rows of `reply` of one image: six outcomes, three kinds of token, milliseconds, tries."""
     outcomes = [row[1] for row in rows]
     return (
         *(outcomes.count(outcome) for outcome in OUTCOMES),
@@ -181,7 +166,7 @@ def sums(rows: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRows:
-    """One film as the rows that it becomes, all without their film_id."""
+    """One image as rows of the ledger, all without their film_id."""
 
     image_id: str
     control: str
@@ -190,119 +175,90 @@ class FilmRows:
     at: str
     replies: list[Row]
     judgments: list[Row]
-    attempts: dict[tuple[int, int, int], Row]
-    """By what tells them apart: the run, the number of the question, and which try it was."""
-
-
-def rows_of(asking: Asking, film: AskedFilm, run_id: int, at: str) -> FilmRows:
-    """Turn a film into its rows; one that is not whole is refused."""
-    return FilmRows(
-        image_id=film.image_id,
-        control=film.control,
-        sha256=film.sha256,
-        run_id=run_id,
-        at=at,
-        replies=asking.reply_rows(film),
-        judgments=asking.judgment_rows(film),
-        attempts={
-            (run_id, failure.number, failure.attempt): (
-                run_id,
-                failure.number,
-                failure.attempt,
-                failure.kind,
-                failure.status,
-                _clean(failure.message),
-                at,
-            )
-            for failure in film.failures
-        },
-    )
+    attempts: dict[tuple[int, int, int], Row]  # by the run, the number of the question, and which try it was
 
 
 def _clean(words: str) -> str:
-    """Make words from outside fit for a column: no half characters, no zeros."""
+    """Make text from outside fit for a column: no half characters, no zeros."""
     return words.replace("\0", "\u2400").encode("utf-8", "replace").decode("utf-8")
 
 
-SUMS = (*OUTCOMES, "prompt_tokens", "cached_tokens", "output_tokens", "latency_ms", "attempts")
-
-_Key = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class KnownFilm:
-    """A film that is in the ledger."""
-
-    film_id: int
-    sha256: str
-    failed: int
+@functools.lru_cache(maxsize=64)
+def _insert_text(table: Table, count: int, dialect: Dialect) -> str:
+    """Compile an insert of so many rows, once per engine."""
+    blank = [dict.fromkeys(table.columns.keys())] * count
+    return str(insert(table).values(blank).compile(dialect=dialect))
 
 
-class Statements:
-    """The texts of the inserts, each compiled once: a whole film is one statement with a row a question."""
-
-    def __init__(self) -> None:
-        """Know none yet."""
-        self._texts: dict[tuple[str, int], str] = {}
-
-    def insert(self, connection: Connection, table: Table, rows: Sequence[Sequence[Row]]) -> None:
-        """Insert equally long runs of rows; a run is one step of the database, which keeps the other threads moving."""
-        if not rows or not rows[0]:
-            return
-        key = (table.name, len(rows[0]))
-        if key not in self._texts:
-            blank = [dict.fromkeys(table.columns.keys())] * len(rows[0])
-            self._texts[key] = str(insert(table).values(blank).compile(dialect=connection.dialect))
-        many = [tuple(value for row in run for value in row) for run in rows]
-        if connection.dialect.name == "postgresql":
-            # SQLite keeps what is not a number as nothing, and so do we.
-            many = [
-                tuple(None if isinstance(value, float) and math.isnan(value) else value for value in one)
-                for one in many
-            ]
-        connection.exec_driver_sql(self._texts[key], many)
+def _insert(connection: Connection, table: Table, rows: Sequence[Sequence[Row]]) -> None:
+    """Insert equally long runs of rows, such as all replies about one image."""
+    if not rows or not rows[0]:
+        return
+    # One statement per run, not per row: the driver lets other threads work while the database does.
+    many = [tuple(value for row in run for value in row) for run in rows]
+    if connection.dialect.name == "postgresql":
+        # SQLite stores NaN as NULL; PostgreSQL gets the same.
+        many = [
+            tuple(None if isinstance(value, float) and math.isnan(value) else value for value in one) for one in many
+        ]
+    connection.exec_driver_sql(_insert_text(table, len(rows[0]), connection.dialect), many)
 
 
 def write_films(
     connection: Connection,
-    statements: Statements,
-    asking: Asking,
+    question_set: QuestionSet,
     judge_id: int,
     run_id: int,
     films: Iterable[AskedFilm],
 ) -> None:
-    """Write films inside the caller's transaction; writing one again changes nothing but answers that failed."""
+    """Write images inside the caller's transaction; writing one again changes only answers that failed."""
     at = now()
-    put_films(connection, statements, asking, judge_id, [rows_of(asking, film, run_id, at) for film in films])
+    rows = [
+        FilmRows(
+            image_id=film.image_id,
+            control=film.control,
+            sha256=film.sha256,
+            run_id=run_id,
+            at=at,
+            replies=question_set.reply_rows(film),
+            judgments=question_set.judgment_rows(film),
+            attempts={
+                (run_id, each.number, each.attempt): (
+                    *(run_id, each.number, each.attempt, each.kind, each.status),
+                    *(_clean(each.message), at),
+                )
+                for each in film.failures
+            },
+        )
+        for film in films
+    ]
+    put_films(connection, question_set, judge_id, rows)
 
 
-def put_films(
-    connection: Connection, statements: Statements, asking: Asking, judge_id: int, films: Iterable[FilmRows]
-) -> None:
-    """Put the rows of films in their tables: new films whole, known ones only where an answer had failed."""
-    alone(connection)
+def put_films(connection: Connection, question_set: QuestionSet, judge_id: int, films: Iterable[FilmRows]) -> None:
+    """Put the rows of images in their tables: new ones whole, known ones only where an answer had failed."""
+    lock_answers(connection)
     by_key: dict[_Key, FilmRows] = {}
     for film in films:
         by_key.setdefault((film.image_id, film.control), film)
     known = known_films(connection, judge_id, by_key)
-    _add(connection, statements, judge_id, [film for key, film in by_key.items() if key not in known])
+    _add(connection, judge_id, [film for key, film in by_key.items() if key not in known])
     for key, there in known.items():
-        _mend(connection, statements, asking, there, by_key[key])
+        _mend(connection, question_set, there, by_key[key])
 
 
-def known_films(connection: Connection, judge_id: int, by_key: Iterable[_Key]) -> dict[_Key, KnownFilm]:
-    """Say which films are here, by image id and control."""
+def known_films(connection: Connection, judge_id: int, by_key: Iterable[_Key]) -> dict[_Key, Known]:
+    """Find the images that are here, by image id and control."""
     wanted = set(by_key)
-    rows = connection.execute(
-        select(FILM.c.image_id, FILM.c.control, FILM.c.film_id, FILM.c.sha256, FILM.c.failed).where(
-            FILM.c.judge_id == judge_id, FILM.c.image_id.in_([image_id for image_id, _ in wanted])
-        )
-    )
-    return {(row[0], row[1]): KnownFilm(*row[2:]) for row in rows if (row[0], row[1]) in wanted}
+    columns = (FILM.c.image_id, FILM.c.control, FILM.c.film_id, FILM.c.sha256, FILM.c.failed)
+    names = [image_id for image_id, _ in wanted]
+    query: Select[Any] = select(*columns).where(FILM.c.judge_id == judge_id, FILM.c.image_id.in_(names))
+    rows = connection.execute(query)
+    return {(row.image_id, row.control): row for row in rows if (row.image_id, row.control) in wanted}
 
 
-def _add(connection: Connection, statements: Statements, judge_id: int, films: Sequence[FilmRows]) -> None:
-    """Add films that are not here yet, with ids that go on where the last one stopped: nobody else adds any now."""
+def _add(connection: Connection, judge_id: int, films: Sequence[FilmRows]) -> None:
+    """Add images that are not here yet. `lock_answers` makes it safe to number them from the last one on."""
     last = connection.execute(select(func.coalesce(func.max(FILM.c.film_id), 0))).scalar_one()
     rows: dict[Table, list[list[Row]]] = {FILM: [], REPLY: [], JUDGMENT: [], ATTEMPT: []}
     for film_id, film in enumerate(films, start=last + 1):
@@ -313,26 +269,26 @@ def _add(connection: Connection, statements: Statements, judge_id: int, films: S
             rows[JUDGMENT].append([(film_id, *row) for row in film.judgments])
         rows[ATTEMPT].extend([(film_id, *row)] for row in film.attempts.values())
     for table, runs in rows.items():
-        statements.insert(connection, table, runs)
+        _insert(connection, table, runs)
 
 
-def _mend(connection: Connection, statements: Statements, asking: Asking, there: KnownFilm, film: FilmRows) -> None:
-    """Replace what failed by what did not, a subject at a time, so that a judgment is always that of its replies."""
+def _mend(connection: Connection, question_set: QuestionSet, there: Known, film: FilmRows) -> None:
+    """Replace failures by answers, one whole subject at a time, so that a judgment always fits its replies."""
     if not there.failed or (there.sha256 and there.sha256 != film.sha256):
         return
     of_film = REPLY.c.film_id == there.film_id
     stored = dict(connection.execute(select(REPLY.c.number, REPLY.c.outcome).where(of_film)).all())
     better = [
         numbers
-        for numbers in asking.groups.values()
+        for numbers in question_set.groups.values()
         if any(stored[n] == "failed" for n in numbers) and all(film.replies[n][1] != "failed" for n in numbers)
     ]
     for table, rows in ((REPLY, film.replies), (JUDGMENT, film.judgments)):
         new = [row for row in rows if any(row[0] in numbers for numbers in better)]
         here = (table.c.film_id == there.film_id, table.c.number.in_([row[0] for row in new]))
         connection.execute(delete(table).where(*here))
-        statements.insert(connection, table, [[(there.film_id, *row)] for row in new])
-    add_attempts(connection, statements, there.film_id, film)
+        _insert(connection, table, [[(there.film_id, *row)] for row in new])
+    add_attempts(connection, there.film_id, film)
     if better:
         now_there = connection.execute(select(*REPLY.columns).where(of_film)).all()
         renewed: dict[str, Any] = dict(zip(SUMS, sums([tuple(row)[1:] for row in now_there]), strict=True))
@@ -340,52 +296,23 @@ def _mend(connection: Connection, statements: Statements, asking: Asking, there:
         connection.execute(update(FILM).where(same).values(sha256=film.sha256, **renewed))
 
 
-def add_attempts(connection: Connection, statements: Statements, film_id: int, film: FilmRows) -> None:
-    """Add the failed tries of a film that are not here yet."""
+def add_attempts(connection: Connection, film_id: int, film: FilmRows) -> None:
+    """Add the failed tries of an image that are not here yet."""
     if not film.attempts:
         return
     columns = (ATTEMPT.c.run_id, ATTEMPT.c.number, ATTEMPT.c.attempt)
     there = set(connection.execute(select(*columns).where(ATTEMPT.c.film_id == film_id)))
     new = [[(film_id, *row)] for key, row in film.attempts.items() if key not in there]
-    statements.insert(connection, ATTEMPT, new)
+    _insert(connection, ATTEMPT, new)
 
 
-BLOCK = 50_000
-
-REPLIES = pl.Schema(
-    {
-        "image_id": pl.String(),
-        "control": pl.String(),  # empty for a film of the dataset
-        "number": pl.Int32(),  # of the question, from 0
-        "subject": pl.String(),
-        "about": pl.String(),
-        "polarity": pl.String(),
-        "wording": pl.String(),
-        "outcome": OUTCOME,
-        "logit": pl.Float64(),
-        "mass": pl.Float64(),
-        "entropy": pl.Float64(),  # -sum p ln p over the tokens that were kept; null where none were
-        "method": pl.String(),
-        "prompt_tokens": pl.Int64(),
-        "cached_tokens": pl.Int64(),
-        "output_tokens": pl.Int64(),
-        "latency_ms": pl.Float64(),
-        "attempts": pl.Int32(),
-        "why": pl.String(),
-        "text": pl.String(),
-    }
-)
-"""One row a question asked, in the order of films and questions."""
-
-_FLOATS = ("p_present", "logit_present", "logit_absent", "mass")
-
-
-def judgments(connection: Connection, judge_id: int, asking: Asking, vocabulary: Vocabulary) -> pl.DataFrame:
-    """Give what a judge said of findings, as `answers_schema`, sorted by film and finding."""
-    numbers = {group[0]: subject for (about, subject), group in asking.groups.items() if about == "finding"}
-    if strange := set(numbers.values()) - set(vocabulary.findings):
+def judgments(connection: Connection, judge_id: int, question_set: QuestionSet, vocabulary: Vocabulary) -> pl.DataFrame:
+    """Give a judge's answers about findings, as `answers_schema`, sorted by image and finding."""
+    numbers = {group[0]: subject for (about, subject), group in question_set.groups.items() if about == "finding"}
+    if unknown := set(numbers.values()) - set(vocabulary.findings):
         raise UsageError(
-            f"judge {asking.judge!r} was asked about {', '.join(sorted(strange))}, which this dataset does not audit"
+            f"judge {question_set.judge!r} was asked about {', '.join(sorted(unknown))}, "
+            "which this dataset does not audit"
         )
     card = connection.execute(select(JUDGE.c.card).where(JUDGE.c.judge_id == judge_id)).scalar_one()
     schema = answers_schema(vocabulary)
@@ -393,7 +320,7 @@ def judgments(connection: Connection, judge_id: int, asking: Asking, vocabulary:
     return (
         given.rename({"subject": "finding"})
         .with_columns(
-            pl.lit(asking.judge).alias("judge"),
+            pl.lit(question_set.judge).alias("judge"),
             pl.lit(json.loads(card)["kind"], dtype=schema["kind"]).alias("kind"),
             pl.lit(None, pl.Float64).alias("p_low"),
             pl.lit(None, pl.Float64).alias("p_high"),
@@ -403,9 +330,9 @@ def judgments(connection: Connection, judge_id: int, asking: Asking, vocabulary:
     )
 
 
-def film_answers(connection: Connection, judge_id: int, asking: Asking) -> pl.DataFrame:
-    """Give what a judge said of the films themselves, as FILM_ANSWERS, sorted by film and topic."""
-    numbers = {group[0]: subject for (about, subject), group in asking.groups.items() if about == "film"}
+def film_answers(connection: Connection, judge_id: int, question_set: QuestionSet) -> pl.DataFrame:
+    """Give a judge's answers about the images themselves, as FILM_ANSWERS, sorted by image and topic."""
+    numbers = {group[0]: subject for (about, subject), group in question_set.groups.items() if about == "film"}
     given = _judged(connection, judge_id, numbers, pl.String())
     return given.rename({"subject": "topic"}).select(FILM_ANSWERS.names()).sort("image_id", "topic")
 
@@ -415,15 +342,15 @@ def _judged(connection: Connection, judge_id: int, numbers: Mapping[int, str], s
         "film_id": pl.Int64(),
         "number": pl.Int32(),
         "outcome": OUTCOME,
-        **dict.fromkeys(_FLOATS, pl.Float64()),
+        **dict.fromkeys(("p_present", "logit_present", "logit_absent", "mass"), pl.Float64()),
         "why": pl.String(),
     }
-    asked = (
+    query = (
         select(*(JUDGMENT.c[name] for name in columns))
         .select_from(FILM.join(JUDGMENT, JUDGMENT.c.film_id == FILM.c.film_id))
         .where(FILM.c.judge_id == judge_id, JUDGMENT.c.number.in_(list(numbers)))
     )
-    given = pl.concat(_blocks(connection, asked, columns))
+    given = pl.concat(_blocks(connection, query, columns))
     named = pl.DataFrame(
         {"number": list(numbers), "subject": list(numbers.values())},
         schema={"number": pl.Int32, "subject": subject},
@@ -432,26 +359,31 @@ def _judged(connection: Connection, judge_id: int, numbers: Mapping[int, str], s
 
 
 def replies(
-    connection: Connection, judge_id: int, asking: Asking, *, control: bool, image_ids: Sequence[str] | None = None
+    connection: Connection,
+    judge_id: int,
+    question_set: QuestionSet,
+    *,
+    control: bool,
+    image_ids: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """Give every question asked, about the films of the dataset, some of them or the controls, with its evidence."""
+    """Give every reply about the images of the dataset, some of them, or the controls, with its evidence."""
     stored = ("outcome", "logit", "mass", "method", "prompt_tokens", "cached_tokens", "output_tokens", "latency_ms")
     columns = {
         "film_id": pl.Int64(),
         **{name: REPLIES[name] for name in ("number", *stored, "attempts", "why")},
         "raw": pl.Binary(),
     }
-    asked = (
+    query = (
         select(*(REPLY.c[name] for name in columns))
         .select_from(FILM.join(REPLY, REPLY.c.film_id == FILM.c.film_id))
-        .where(FILM.c.judge_id == judge_id, (FILM.c.control != "") if control else (FILM.c.control == ""))
+        .where(FILM.c.judge_id == judge_id, _IS_CONTROL[control])
     )
     if image_ids is not None:
-        asked = asked.where(FILM.c.image_id.in_(image_ids))
-    given = pl.concat(_unpacked(block) for block in _blocks(connection, asked, columns))
+        query = query.where(FILM.c.image_id.in_(image_ids))
+    given = pl.concat(_unpacked(block) for block in _blocks(connection, query, columns))
     fields = ("subject", "about", "polarity", "wording")
     questions = pl.DataFrame(
-        [(number, *(getattr(q, field) for field in fields)) for number, q in enumerate(asking.questions)],
+        [(number, *(getattr(q, field) for field in fields)) for number, q in enumerate(question_set.questions)],
         schema={"number": pl.Int32, **dict.fromkeys(fields, pl.String)},
         orient="row",
     )
@@ -464,8 +396,8 @@ def replies(
 
 
 def _unpacked(block: pl.DataFrame) -> pl.DataFrame:
-    parts = [split(packet) if packet else (b"", b"") for packet in block["raw"]]
-    # Half a character cannot stand in a table and is shown as a mark; the text ends at the first zero.
+    parts = [_split(packet) if packet else (b"", b"") for packet in block["raw"]]
+    # A table cannot hold half a character: a mark replaces it. The text ends at the first zero.
     texts = pl.Series("text", [words.partition(b"\0")[0].decode("utf-8", "replace") for _, words in parts], pl.String())
     values = np.frombuffer(b"".join(numbers for numbers, _ in parts), dtype="<f4").astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -479,20 +411,51 @@ def _unpacked(block: pl.DataFrame) -> pl.DataFrame:
 
 def _films(connection: Connection, judge_id: int, *, control: bool) -> pl.DataFrame:
     columns = {"film_id": pl.Int64(), "image_id": pl.String(), "control": pl.String()}
-    which = (FILM.c.control != "") if control else (FILM.c.control == "")
-    asked = select(*(FILM.c[name] for name in columns)).where(FILM.c.judge_id == judge_id, which)
-    return pl.concat(_blocks(connection, asked, columns))
+    query = select(*(FILM.c[name] for name in columns)).where(FILM.c.judge_id == judge_id, _IS_CONTROL[control])
+    return pl.concat(_blocks(connection, query, columns))
 
 
-def _blocks(connection: Connection, asked: Select[Any], columns: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
+def _blocks(connection: Connection, query: Select[Any], columns: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
     """Read in blocks, so that Python objects live only until their block is a frame; the first is empty."""
     yield pl.DataFrame(schema=dict(columns))
-    for rows in connection.execution_options(stream_results=True).execute(asked).partitions(BLOCK):
-        yield pl.DataFrame(_columns(rows, columns), schema=dict(columns))
+    for rows in connection.execution_options(stream_results=True).execute(query).partitions(BLOCK):
+        values = zip(columns.items(), zip(*rows, strict=True), strict=True)
+        yield pl.DataFrame([pl.Series(name, column, dtype=kind) for (name, kind), column in values])
 
 
-def _columns(rows: Sequence[Any], columns: Mapping[str, pl.DataType]) -> list[pl.Series]:
-    return [
-        pl.Series(name, values, dtype=kind)
-        for (name, kind), values in zip(columns.items(), zip(*rows, strict=True), strict=True)
-    ]
+def pack(reply: Reply) -> bytes | None:
+    """Pack the text and the top tokens of a reply; None where there is neither."""
+    top = reply.top[:MOST_TOKENS]
+    if not top and not reply.text:
+        return None
+    words = [reply.text, *[token for token, _ in top]]
+    joined = "\0".join(words)
+    if joined.count("\0") > len(top):
+        joined = "\0".join(word.replace("\0", "\u2400") for word in words)
+    # A token may be half of a character: JSON gives it as a lone surrogate.
+    packet = _numbers([value for _, value in top]) + joined.encode("utf-8", "surrogatepass")
+    return zlib.compress(packet, 1) if len(packet) > LONG else packet
+
+
+def _numbers(values: list[float]) -> bytes:
+    form = f"<H{len(values)}f"
+    try:
+        return struct.pack(form, len(values), *values)
+    except OverflowError:
+        return struct.pack(form, len(values), *(max(-_LARGEST, min(_LARGEST, value)) for value in values))
+
+
+def unpack(packet: bytes | None) -> tuple[str, tuple[tuple[str, float], ...]]:
+    """Give the text and the top tokens with their log-probs, as 4-byte floats hold them."""
+    if packet is None:
+        return "", ()
+    numbers, words = _split(packet)
+    text, *tokens = words.decode("utf-8", "surrogatepass").split("\0")
+    return text, tuple(zip(tokens, struct.unpack(f"<{len(numbers) // 4}f", numbers), strict=True))
+
+
+def _split(packet: bytes) -> tuple[bytes, bytes]:
+    """Split a packet into its floats and its words."""
+    plain = zlib.decompress(packet) if packet[1] else packet
+    end = 2 + 4 * plain[0]
+    return plain[2:end], plain[end:]

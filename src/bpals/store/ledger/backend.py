@@ -1,54 +1,30 @@
-"""Rows that may be there already, the same way on SQLite and on PostgreSQL."""
+"""What SQLite and PostgreSQL share: prepared statements, migrations, inserts of new rows."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
-import sqlalchemy
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Delete,
-    Insert,
-    MetaData,
-    Select,
-    Table,
-    Text,
-    Update,
-    delete,
-    func,
-    inspect,
-    select,
-)
+from sqlalchemy import Connection, Delete, Insert, Select, Table, Update, func, insert, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import insert
 
 from bpals.errors import WorkspaceError, install_line
-from bpals.store.ledger.locks import OURS
-from bpals.store.ledger.schema import MIGRATION, REVIEW_TABLES, TABLES, now
+from bpals.store.ledger.schema import LEDGER_ID, MIGRATION, RECEIPTS, REVIEW_TABLES, TABLES, now
 from bpals.version import VERSION
 
-
-class Driver(Protocol):
-    """What there is of a driver's connection, in a pool or out of it."""
-
-    def cursor(self) -> Any:
-        """Give a cursor."""
+Dialect = Literal["sqlite", "postgresql"]
 
 
 class Ready:
-    """One statement, with names for the values that change; a list in it is one of `literal`s."""
+    """One prepared statement with named values; a list in it is made of `literal`s."""
+
+    # On SQLite, SQLAlchemy takes longer to run a small statement than the database does. So it is compiled once, here.
 
     def __init__(self, statement: Select[Any] | Insert | Update | Delete) -> None:
-        """Take it; it is written out when it is first run."""
+        """Take it; it is compiled when it is first run."""
         self.statement = statement
 
     def rows(self, connection: Connection, **values: Any) -> list[Any]:
@@ -63,13 +39,13 @@ class Ready:
             return connection.execute(self.statement, values).first()
         return self.first_of(connection.connection, values)
 
-    def first_of(self, driver: Driver, values: Mapping[str, Any]) -> Any:
+    def first_of(self, driver: Any, values: Mapping[str, Any]) -> Any:
         """Give the first row on a connection of SQLite's driver, or None."""
         row = self._run(driver, values).fetchone()
         return None if row is None else self._row(*row)
 
     def value(self, connection: Connection, **values: Any) -> Any:
-        """Give what stands first in the first row, or None."""
+        """Give the first value of the first row, or None."""
         row = self.first(connection, **values)
         return None if row is None else row[0]
 
@@ -79,14 +55,14 @@ class Ready:
             return connection.execute(self.statement, values).rowcount
         return int(self._run(connection.connection, values).rowcount)
 
-    def _run(self, driver: Driver, values: Mapping[str, Any]) -> Any:
-        written, fixed = self._written
+    def _run(self, driver: Any, values: Mapping[str, Any]) -> Any:
+        written, fixed = self._compiled
         cursor = driver.cursor()
         cursor.execute(written, {**fixed, **values})
         return cursor
 
     @functools.cached_property
-    def _written(self) -> tuple[str, dict[str, Any]]:
+    def _compiled(self) -> tuple[str, dict[str, Any]]:
         """The text for SQLite's driver, and the values that stand in the statement itself."""
         compiled = self.statement.compile(dialect=sqlite.dialect(paramstyle="named"))
         # What has no value yet is left out: the driver then refuses to run it without one.
@@ -98,34 +74,6 @@ class Ready:
     def _row(self) -> Any:
         names = self.statement.selected_columns.keys() if isinstance(self.statement, Select) else []
         return namedtuple("Row", names, rename=True)  # noqa: PYI024  the columns are known only here
-
-
-RECEIPTS = MetaData()
-
-RECEIPT = Table(
-    "receipt",
-    RECEIPTS,
-    Column("writer", Text, primary_key=True),
-    Column("number", BigInteger, nullable=False),
-)
-
-
-def write_receipt(connection: Connection, writer: str, number: int) -> None:
-    """Write the number of this transaction into its writer's row."""
-    new = insert(RECEIPT).values(writer=writer, number=number)
-    connection.execute(new.on_conflict_do_update(index_elements=["writer"], set_={"number": number}))
-
-
-def has_receipt(connection: Connection, writer: str, number: int) -> bool:
-    """Say whether the transaction of that number was made; one that is still on its way is waited for."""
-    connection.execute(insert(RECEIPT).values(writer=writer, number=0).on_conflict_do_nothing())
-    found = select(RECEIPT.c.number).where(RECEIPT.c.writer == writer).with_for_update()
-    return bool(connection.execute(found).scalar_one() == number)
-
-
-def drop_receipts(connection: Connection, writers: list[str]) -> None:
-    """Remove the rows of writers that have ended."""
-    connection.execute(delete(RECEIPT).where(RECEIPT.c.writer.in_(writers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +88,7 @@ class Migration:
 def _first(connection: Connection) -> None:
     TABLES.create_all(connection, checkfirst=False)
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(f"PRAGMA application_id={OURS}")
+        connection.exec_driver_sql(f"PRAGMA application_id={LEDGER_ID}")
 
 
 def _reading_room(connection: Connection) -> None:
@@ -149,12 +97,12 @@ def _reading_room(connection: Connection) -> None:
         RECEIPTS.create_all(connection, checkfirst=False)
 
 
+# In order. A migration that was ever released is never changed again: ledgers out there were made by it.
 MIGRATIONS = (Migration(1, "the first tables", _first), Migration(2, "the reading room", _reading_room))
-"""All of them, in order; one that was ever released is never changed again."""
 
 
 def version(connection: Connection) -> int:
-    """Give the number of the last change that was made; 0 before the first."""
+    """Give the number of the last migration that was made; 0 before the first."""
     if not inspect(connection).has_table(MIGRATION.name):
         return 0
     return int(connection.execute(select(func.coalesce(func.max(MIGRATION.c.number), 0))).scalar_one())
@@ -169,71 +117,13 @@ def refuse_newer(where: str, found: int, known: Sequence[Migration]) -> None:
         )
 
 
-def make_due(connection: Connection, found: int, known: Sequence[Migration]) -> None:
-    """Make every change after the one found, inside the caller's transaction."""
+def migrate(connection: Connection, found: int, known: Sequence[Migration]) -> None:
+    """Make every migration after the one found, inside the caller's transaction."""
     for migration in known:
         if migration.number > found:
             migration.make(connection)
             row = {"number": migration.number, "name": migration.name, "bpals": VERSION, "at": now()}
-            connection.execute(sqlalchemy.insert(MIGRATION).values(row))
-
-
-Dialect = Literal["sqlite", "postgresql"]
-
-_Given = TypeVar("_Given")
-
-
-class Link(Protocol):
-    """The way to the tables: transactions that read and transactions that write."""
-
-    def writing(self) -> contextlib.AbstractContextManager[Connection]:
-        """Open a transaction that may write; it is durable when this ends, or it never was."""
-
-    def reading(self) -> contextlib.AbstractContextManager[Connection]:
-        """Open a transaction that reads one moment, whoever else writes meanwhile."""
-
-    def change(self, work: Callable[[Connection], _Given]) -> _Given:
-        """Do some work in a transaction that may write, once; the work may be begun anew."""
-
-    def look(self, work: Callable[[Connection], _Given]) -> _Given:
-        """Do some work that only reads; it may be begun anew."""
-
-    def glance(self, ready: Ready, **values: Any) -> Any:
-        """Give the first row of one statement that only reads."""
-
-    def close(self) -> None:
-        """Close it; what follows is refused."""
-
-
-class Home(Protocol):
-    """Where one ledger lives."""
-
-    dialect: Dialect
-    where: str
-    """For people: a path, or an address without its password."""
-
-    @property
-    def link(self) -> Link:
-        """The way to its tables."""
-
-    @property
-    def path(self) -> Path:
-        """The file; refused where there is none."""
-
-    def bring_up(self, known: Sequence[Migration], *, readonly: bool) -> None:
-        """Make the changes of the tables that are due: all or none."""
-
-    def lock(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Be the only one of those that do this while inside."""
-
-    def busy(self, what: str) -> bool:
-        """Say whether somebody holds that lock."""
-
-    def backup(self, target: str | os.PathLike[str]) -> None:
-        """Copy the ledger as it is at one moment to a new file."""
-
-
-_COUNTED = {"preserve_rowcount": True}
+            connection.execute(insert(MIGRATION).values(row))
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -242,5 +132,5 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str,
         return 0
     make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     # One statement for all rows: written out with the values of 500 it takes nine times as long.
-    statement = make(table).on_conflict_do_nothing()
-    return connection.execute(statement, [dict(row) for row in rows], execution_options=_COUNTED).rowcount
+    statement, options = make(table).on_conflict_do_nothing(), {"preserve_rowcount": True}
+    return connection.execute(statement, [dict(row) for row in rows], execution_options=options).rowcount

@@ -1,7 +1,7 @@
-"""The log: everything that happened, each entry holding the hash of the one before.
+"""The log of the reading room: each entry holds the hash of the one before.
 
-Whoever edits, removes or reorders an entry breaks the chain at that place; whoever edits a review or an adjudication
-differs from the entry that holds its digest. `verify` names the first place.
+Editing, removing or reordering an entry breaks the chain at that place. An edited review or adjudication no longer
+matches the digest in its entry. `verify` names the first such place.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, insert, select, text
+from sqlalchemy import Connection, RowMapping, Table, bindparam, insert, select, text
 
 from bpals.errors import UsageError
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.backend import Ready
+from bpals.store.ledger.review_rows import digest
 from bpals.store.ledger.schema import ADJUDICATION, ENTRY, READING, REVIEW, now
-from bpals.store.ledger.verdicts import digest
 
+# The actor of what no person did: the rules of the study, and the clock.
 ROOM = "room"
-"""Who did what nobody did: the rules of the study, and the clock."""
 GENESIS = "0" * 64
-_TURN = 0x62_70_61_6C_73
+_APPENDING = 0x62_70_61_6C_73  # the advisory lock of the log on PostgreSQL: `bpals`
 _AT_ONCE = 5_000
 
 _HASHED = ("sequence", "at", "actor", "action", "reading_id", "detail", "key", "reply", "previous")
@@ -34,18 +34,20 @@ _BY_KEY = Ready(select(ENTRY).where(ENTRY.c.key == bindparam("wanted")))
 
 
 def canonical(value: object) -> str:
-    """Write a value as JSON in the one way there is: the same value gives the same text."""
+    """Write a value as JSON in one way only: the same value gives the same text."""
+    # Hashes are taken of this text. A changed separator or key order would break the chain of every old log.
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def hold(connection: Connection) -> None:
-    """Be the only one that appends, until the transaction ends: on SQLite every writer is."""
+    """Be the only one that appends, until the transaction ends."""
+    # Two that append at once would both follow the same entry. SQLite has one writer anyway.
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:turn)"), {"turn": _TURN})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _APPENDING})
 
 
 class Log:
-    """The log in one transaction: who appends first waits for their turn, and knows the last entry from then on."""
+    """The log in one transaction: the first append waits for its lock, and finds the last entry once."""
 
     def __init__(self, connection: Connection) -> None:
         """Touch nothing yet."""
@@ -88,19 +90,9 @@ class Log:
         return self._last
 
 
-def append(
-    connection: Connection,
-    *,
-    actor: str,
-    action: str,
-    detail: Mapping[str, Any],
-    reading_id: str | None = None,
-    key: str | None = None,
-    reply: Mapping[str, Any] | None = None,
-) -> int:
-    """Add one entry in the caller's transaction, and give its sequence."""
-    log = Log(connection)
-    return log.append(actor=actor, action=action, detail=detail, reading_id=reading_id, key=key, reply=reply)
+def append(connection: Connection, **entry: Any) -> int:
+    """Add one entry in the caller's transaction, as `Log.append` does, and give its sequence."""
+    return Log(connection).append(**entry)
 
 
 def recall(connection: Connection, key: str) -> Any:
@@ -110,14 +102,13 @@ def recall(connection: Connection, key: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The last entry: kept elsewhere, it holds fast all that came before."""
+    """The last entry: kept elsewhere, it proves that nothing before it was changed."""
 
-    sequence: int | None
-    """None where only the hash was kept."""
+    sequence: int | None  # None where only the hash was kept
     hash: str
 
     def __str__(self) -> str:
-        """Write it as it is to be kept."""
+        """Write it in the form to keep."""
         return self.hash if self.sequence is None else f"{self.sequence}:{self.hash}"
 
     @classmethod
@@ -134,10 +125,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A log that was walked from end to end at one moment."""
+    """A log that was checked from end to end at one moment."""
 
-    found: tuple[str, ...]
-    """What is wrong, the first bad sequence first; nothing if all is well."""
+    found: tuple[str, ...]  # what is wrong, the first bad sequence first; empty if all is well
     head: Head
 
 
@@ -152,56 +142,54 @@ def _head(connection: Connection) -> Head:
 
 
 def check(ledger: Ledger, *, known: Head | None = None) -> Checked:
-    """Walk the log, and give what is wrong with it and its head.
+    """Check the whole log, and give what is wrong with it and its head.
 
-    `known` is a head that was kept elsewhere: then a log that was cut off before it, or replaced as a whole, shows too.
+    `known` is a head that was kept elsewhere: with it a log that was cut off or replaced as a whole shows too.
     """
-    return ledger.look(
-        lambda connection: Checked(found=tuple(_problems(connection, known)), head=_head(connection)),
-    )
+    return ledger.look(lambda connection: Checked(found=tuple(_problems(connection, known)), head=_head(connection)))
 
 
 def verify(ledger: Ledger, *, known: Head | None = None) -> list[str]:
-    """Say what is wrong, the first bad sequence first; nothing if all is well."""
+    """List what is wrong, the first bad sequence first; nothing if all is well."""
     return [*check(ledger, known=known).found]
 
 
 def _problems(connection: Connection, known: Head | None) -> list[str]:
-    said = _Said()
-    broken = _check_links(connection, said) or _check_known(connection, known)
-    # Behind a broken link nothing that an entry says can be believed.
+    logged = _Logged()
+    broken = _check_links(connection, logged) or _check_known(connection, known)
+    # Behind a broken link no entry can be believed.
     return broken or [
-        *_check_rows(connection, "review", said),
-        *_check_rows(connection, "adjudication", said),
-        *_check_readings(connection, said),
+        *_check_rows(connection, REVIEW, logged.review),
+        *_check_rows(connection, ADJUDICATION, logged.adjudication),
+        *_check_readings(connection, logged),
     ]
 
 
 @dataclass(slots=True)
-class _Said:
-    """What the entries say of the other tables: id -> digest and sequence, and how each reading stands."""
+class _Logged:
+    """The state of the other tables according to the log: id -> digest and sequence, and each reading's state."""
 
     review: dict[int, tuple[str, int]] = field(default_factory=dict)
     adjudication: dict[int, tuple[str, int]] = field(default_factory=dict)
     reading: dict[str, tuple[str, int, int]] = field(default_factory=dict)
 
-    def listen(self, entry: RowMapping) -> None:
-        """Take down what an entry says."""
+    def add(self, entry: RowMapping) -> None:
+        """Take over the state that an entry holds."""
         detail = json.loads(entry["detail"])
-        for kind, said in (("review", self.review), ("adjudication", self.adjudication)):
-            for row_id, seal in detail.get(f"{kind}s", {}).items():
-                said[int(row_id)] = (seal, entry["sequence"])
+        for kind, digests in (("review", self.review), ("adjudication", self.adjudication)):
+            for row_id, logged in detail.get(f"{kind}s", {}).items():
+                digests[int(row_id)] = (logged, entry["sequence"])
         if entry["reading_id"] and "state" in detail:
             self.reading[entry["reading_id"]] = (detail["state"], detail["version"], entry["sequence"])
 
 
 def _hash(entry: Mapping[str, Any] | RowMapping) -> str:
-    told: list[Any] = [entry[name] for name in _HASHED]
-    return hashlib.sha256(canonical(told).encode()).hexdigest()
+    values: list[Any] = [entry[name] for name in _HASHED]
+    return hashlib.sha256(canonical(values).encode()).hexdigest()
 
 
-def _check_links(connection: Connection, said: _Said) -> list[str]:
-    """Walk the chain from its beginning to the first link that does not hold."""
+def _check_links(connection: Connection, logged: _Logged) -> list[str]:
+    """Follow the chain from its beginning to the first broken link."""
     expected, previous = 1, GENESIS
     for entry in _in_order(connection, ENTRY, ENTRY.c.sequence):
         found = entry["sequence"]
@@ -210,14 +198,14 @@ def _check_links(connection: Connection, said: _Said) -> list[str]:
         if entry["previous"] != previous:
             return [f"entry {found} does not follow entry {found - 1}: another stood there before it"]
         if entry["hash"] != _hash(entry):
-            return [f"entry {found} was changed: its hash is not that of what it says"]
-        said.listen(entry)
+            return [f"entry {found} was changed: its hash is not that of its content"]
+        logged.add(entry)
         expected, previous = expected + 1, entry["hash"]
     return []
 
 
 def _check_known(connection: Connection, known: Head | None) -> list[str]:
-    """Compare the log with a head that was kept elsewhere; that of an empty log holds nothing fast."""
+    """Compare the log with a head that was kept elsewhere; the head of an empty log proves nothing."""
     if known is None or known in (Head(sequence=0, hash=GENESIS), Head(sequence=None, hash=GENESIS)):
         return []
     if known.sequence is None:
@@ -232,26 +220,25 @@ def _check_known(connection: Connection, known: Head | None) -> list[str]:
     return []
 
 
-def _check_rows(connection: Connection, kind: str, said: _Said) -> list[str]:
+def _check_rows(connection: Connection, table: Table, logged: Mapping[int, tuple[str, int]]) -> list[str]:
     """Compare the reviews, or the adjudications, with the digests that the entries hold."""
-    table, spoken = (REVIEW, said.review) if kind == "review" else (ADJUDICATION, said.adjudication)
-    unseen = dict(spoken)
+    kind, unseen = table.name, dict(logged)
     identity = table.c[f"{kind}_id"]
     for row in _in_order(connection, table, identity):
         row_id = row[identity.name]
-        seal, sequence = unseen.pop(row_id, ("", 0))
-        if not seal:
+        found, sequence = unseen.pop(row_id, ("", 0))
+        if not found:
             return [f"{kind} {row_id} is in no entry: it was added past the room, or its entry was cut off the end"]
-        if seal != digest(table, row):
+        if found != digest(table, row):
             return [f"entry {sequence}: {kind} {row_id} was changed after it was written"]
     lost = sorted((sequence, row_id) for row_id, (_, sequence) in unseen.items())
     return [f"entry {sequence}: {kind} {row_id} was removed" for sequence, row_id in lost[:1]]
 
 
-def _check_readings(connection: Connection, said: _Said) -> list[str]:
-    """Compare where each reading stands with the last entry about it."""
+def _check_readings(connection: Connection, logged: _Logged) -> list[str]:
+    """Compare the state of each reading with the last entry about it."""
     for row in _in_order(connection, READING, READING.c.reading_id):
-        state, version, sequence = said.reading.get(row["reading_id"], ("not there", 0, 0))
+        state, version, sequence = logged.reading.get(row["reading_id"], ("not there", 0, 0))
         if (row["state"], row["version"]) != (state, version):
             found, wanted = f"{row['state']}, version {row['version']}", f"{state}, version {version}"
             return [f"entry {sequence}: reading {row['reading_id']} is {found}, and was {wanted}"]
@@ -260,6 +247,7 @@ def _check_readings(connection: Connection, said: _Said) -> list[str]:
 
 def _in_order(connection: Connection, table: Any, column: Any) -> Iterator[RowMapping]:
     """Give the rows of a table in the order of its key, some thousand at a time."""
+    # By key, not by offset: an offset makes the database count all rows before it again.
     after: Any = None
     while True:
         some = select(table).order_by(column).limit(_AT_ONCE)

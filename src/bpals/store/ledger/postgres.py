@@ -1,4 +1,4 @@
-"""A ledger in a PostgreSQL database: many processes write, each kind of work that needs one worker takes its lock."""
+"""A ledger in a PostgreSQL database: many processes write, and each kind of work with one worker takes its lock."""
 
 from __future__ import annotations
 
@@ -12,24 +12,46 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, create_engine, delete, event, make_url, select, text
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from bpals.errors import BpalsError, ContractBroken, MissingExtra, TransactionLost, UsageError, WorkspaceError
-from bpals.store.ledger import backend
-from bpals.store.ledger.backend import Dialect, Migration, Ready, drop_receipts, has_receipt, write_receipt
-from bpals.store.ledger.locks import OURS
+from bpals.store.ledger.backend import Dialect, Migration, Ready, migrate, refuse_newer, version
+from bpals.store.ledger.schema import LEDGER_ID, RECEIPT
 
+# A whole address may stand in this variable: the place for one with a password, which no command line should show.
 ENVIRONMENT = "BPALS_LEDGER"
-"""A whole address may stand in this variable: the place for one that has a password."""
-
 _SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 _SECRET = ("password", "sslpassword")
 _EXAMPLE = "postgresql://NAME@HOST:5432/DATABASE"
+
+# How long a server may be away before a command gives up: a restart or a failover is shorter.
+PATIENCE_S = 60.0
+PAUSE_S = 0.1
+CONNECTIONS = 8
+MOST_CONNECTIONS = 40
+LONGEST_NAME = 63  # bytes of a connection's name that PostgreSQL keeps
+
+# Settings without which a power cut loses acknowledged commits.
+_MUST_BE_ON = ("fsync", "full_page_writes")
+# How an SQLSTATE begins: the server went away; transactions crossed; a constraint refused a row.
+_LOST = ("08", "57P", "58")
+_AGAIN = "40"
+_REFUSED = "23"
+_SENTENCES = {
+    "25": "takes no writes: it is a copy, or was opened for reading",
+    "53": "has no room. Make room on the server, then type the same command again",
+    "42P07": "holds tables that bpals did not make. Give it a database of its own: createdb NAME",
+    "42501": "does not allow you this. Ask its owner for the right to make and write tables",
+}
+
+_Result = TypeVar("_Result")
 
 
 def is_url(address: str | os.PathLike[str]) -> bool:
@@ -56,15 +78,10 @@ def has_password(url: URL) -> bool:
     return bool(url.password) or any(name in url.query for name in _SECRET)
 
 
-def without_password(url: URL) -> URL:
-    """Leave the password out of an address."""
-    query = {name: value for name, value in url.query.items() if name not in _SECRET}
-    return URL.create(url.drivername, url.username, None, url.host, url.port, url.database, query)
-
-
 def shown(url: URL) -> str:
     """Write an address for people and for files: without any password."""
-    plain = without_password(url).set(drivername="postgresql")
+    query = {name: value for name, value in url.query.items() if name not in _SECRET}
+    plain = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
     return plain.render_as_string(hide_password=False)
 
 
@@ -85,54 +102,29 @@ def address_of(given: str | None, remembered: str | None, environment: Mapping[s
 
     The environment may bring the password of the address that is meant; it may not silently name another ledger.
     """
-    told = environment.get(ENVIRONMENT) or None
+    whole = environment.get(ENVIRONMENT) or None
     meant = remembered_form(given) if given is not None else remembered
-    if told is None:
+    if whole is None:
         return meant
-    plain = shown(parse_url(told))
+    plain = shown(parse_url(whole))
     if meant is not None and plain != meant:
         raise UsageError(
             f"{ENVIRONMENT} names the ledger {plain}, but {meant} is meant. Unset {ENVIRONMENT}, or name it the same"
         )
-    return told
+    return whole
 
 
-PATIENCE_S = 60.0
-"""How long a server may be away before a command gives up: a restart or a failover is shorter."""
-PAUSE_S = 0.1
-CONNECTIONS = 8
-MOST_CONNECTIONS = 40
+class Pool:
+    """Connections to one database; any thread may use them."""
 
-_LOST = ("08", "57P", "58")
-_AGAIN = "40"
-_REFUSED = "23"
-_SENTENCES = {
-    "25": "takes no writes: it is a copy, or was opened for reading",
-    "53": "has no room. Make room on the server, then type the same command again",
-    "42P07": "holds tables that bpals did not make. Give it a database of its own: createdb NAME",
-    "42501": "does not allow you this. Ask its owner for the right to make and write tables",
-}
-"""What an error means, by how its SQLSTATE begins."""
-
-_Given = TypeVar("_Given")
-
-
-class ServerLink:
-    """A pool of connections to one database; any thread may use it."""
-
-    dialect = "postgresql"
-
-    def __init__(
-        self, url: URL, *, readonly: bool = False, name: str = "bpals", patience_s: float = PATIENCE_S
-    ) -> None:
-        """Make the pool and try one connection; a wrong address or name is said at once."""
+    def __init__(self, url: URL, *, readonly: bool = False, name: str = "bpals") -> None:
+        """Make the pool and try one connection: a wrong address or name is an error at once."""
         self.where = shown(url)
         self._readonly = readonly
-        self._patience_s = patience_s
         try:
             self._engine = create_engine(
                 url,
-                # The films' inserts are written once and filled in by place.
+                # `answers` compiles its inserts once and fills them in by position.
                 paramstyle="format",
                 hide_parameters=True,
                 pool_pre_ping=True,
@@ -143,8 +135,7 @@ class ServerLink:
         except ModuleNotFoundError:
             raise MissingExtra.of("a ledger on PostgreSQL", "postgres") from None
         event.listen(self._engine, "connect", self._set_up)
-        self.on_return: Callable[[], None] | None = None
-        """Called inside the next transaction that writes, once there was reason to connect anew."""
+        self.on_return: Callable[[], None] | None = None  # called in the first writing transaction after a reconnect
         self._anew = False
         self._name = uuid.uuid4().hex
         self._numbers = itertools.count(1)
@@ -152,7 +143,7 @@ class ServerLink:
         self._ended = ""
         self._met = False
         try:
-            with self.speaking():
+            with self.translated_errors():
                 self._connected().close()
         except BpalsError:
             self._engine.dispose()
@@ -160,7 +151,7 @@ class ServerLink:
         self._met = True
 
     def _set_up(self, driver: Any, _record: object) -> None:
-        """See that a commit is on the disk when it is answered, whatever the database's default is."""
+        """Make sure that an acknowledged commit is on the disk, whatever the database's default is."""
         with driver.cursor() as cursor:
             cursor.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) "
@@ -174,7 +165,7 @@ class ServerLink:
         """Open a transaction that may write; `TransactionLost` means that it may be tried again as a whole."""
         if self._readonly:
             raise WorkspaceError(f"the ledger at {self.where} was opened for reading: it takes no writes")
-        with self.speaking(), self._connected() as connection, connection.begin():
+        with self.translated_errors(), self._connected() as connection, connection.begin():
             yield connection
 
     def glance(self, ready: Ready, **values: Any) -> Any:
@@ -184,76 +175,70 @@ class ServerLink:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Open a transaction that reads one moment, whoever else writes meanwhile."""
-        with self.speaking(), self._connected() as connection:
+        with self.translated_errors(), self._connected() as connection:
             connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             with connection.begin():
                 yield connection
 
-    def change(self, work: Callable[[Connection], _Given]) -> _Given:
-        """Do some work in a transaction that may write, once, though connections break or other transactions cross it.
-
-        The work is begun anew where its transaction was lost. Where the answer to the commit was lost, the receipt
-        says whether it was made.
-        """
+    def change(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Do some work in a transaction that may write, once, though connections break or transactions cross."""
+        # Where only the answer to the commit was lost, the receipt says whether the commit was made.
         writer, number = f"{self._name} {threading.get_ident()}", next(self._numbers)
         self._writers.add(writer)
-        ends = time.monotonic() + self._patience_s
+        ends = time.monotonic() + PATIENCE_S
         while True:
             finished = False
             try:
                 with self.writing() as connection:
-                    self._greet()
-                    given = work(connection)
-                    write_receipt(connection, writer, number)
+                    self._note_reconnect()
+                    result = work(connection)
+                    _write_receipt(connection, writer, number)
                     finished = True
             except TransactionLost:
-                if finished and self.make(lambda connection: has_receipt(connection, writer, number)):
-                    return given
+                if finished and self.make(lambda connection: _has_receipt(connection, writer, number)):
+                    return result
                 if time.monotonic() >= ends:
                     raise
-                # By chance, so that two that cross do not meet again.
+                # A random pause, so that two that crossed do not meet again.
                 time.sleep(PAUSE_S * random.random())  # noqa: S311
             else:
-                return given
+                return result
 
-    def make(self, work: Callable[[Connection], _Given]) -> _Given:
+    def make(self, work: Callable[[Connection], _Result]) -> _Result:
         """Do some work in a transaction that may write, at least once: what it does may be done twice."""
-        ends = time.monotonic() + self._patience_s
+        return self._patiently(self.writing, work)
+
+    def look(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Do some work that only reads, in a transaction of its own, again if the connection breaks."""
+        return self._patiently(self.reading, work)
+
+    def _patiently(
+        self, begin: Callable[[], AbstractContextManager[Connection]], work: Callable[[Connection], _Result]
+    ) -> _Result:
+        ends = time.monotonic() + PATIENCE_S
         while True:
             try:
-                with self.writing() as connection:
+                with begin() as connection:
                     return work(connection)
             except TransactionLost:
                 if time.monotonic() >= ends:
                     raise
                 time.sleep(PAUSE_S)
 
-    def _greet(self) -> None:
+    def _note_reconnect(self) -> None:
         if self._anew and self.on_return is not None:
             self._anew = False
             self.on_return()
 
-    def look(self, work: Callable[[Connection], _Given]) -> _Given:
-        """Do some work that only reads, in a transaction of its own, again if the connection breaks."""
-        ends = time.monotonic() + self._patience_s
-        while True:
-            try:
-                with self.reading() as connection:
-                    return work(connection)
-            except TransactionLost:
-                if time.monotonic() >= ends:
-                    raise
-                time.sleep(PAUSE_S)
-
     @contextlib.contextmanager
-    def bare(self) -> Iterator[Connection]:
-        """Give a connection on which every statement stands for itself."""
-        with self.speaking(), self._connected() as connection:
+    def autocommit(self) -> Iterator[Connection]:
+        """Give a connection on which every statement is a transaction of its own."""
+        with self.translated_errors(), self._connected() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     def _connected(self) -> Connection:
         """Take a connection, waiting while the server is away."""
-        ends = time.monotonic() + self._patience_s
+        ends = time.monotonic() + PATIENCE_S
         while True:
             if self._ended:
                 raise WorkspaceError(self._ended)
@@ -271,25 +256,24 @@ class ServerLink:
             time.sleep(PAUSE_S)
 
     def close(self) -> None:
-        """Close the connections; what follows is refused."""
+        """Close the connections; later calls are refused."""
         if self._writers and not self._ended:
             writers, self._writers = sorted(self._writers), set()
-            # A server that is away keeps a few rows too many.
+            # Receipts are only needed while their writer lives. A server that is away keeps a few rows too many.
             with contextlib.suppress(BpalsError), self.writing() as connection:
-                drop_receipts(connection, writers)
+                connection.execute(delete(RECEIPT).where(RECEIPT.c.writer.in_(writers)))
         self._ended = self._ended or f"the ledger at {self.where} is closed"
         self._engine.dispose()
 
     @contextlib.contextmanager
-    def speaking(self) -> Iterator[None]:
-        """Let an error of the driver say what to do."""
+    def translated_errors(self) -> Iterator[None]:
+        """Turn an error of the driver into one that says what to do."""
         try:
             yield
         except DBAPIError as error:
-            raise self._say(error) from error
+            raise self._translate(error) from error
 
-    def _say(self, error: DBAPIError) -> Exception:
-        """Turn an error of the driver into one that says what to do."""
+    def _translate(self, error: DBAPIError) -> Exception:
         words = " ".join(str(error.orig).split())
         if not self._met:
             return WorkspaceError(f"the ledger at {self.where} cannot be opened ({words}). {_advice(words)}")
@@ -307,8 +291,22 @@ class ServerLink:
         return error
 
 
+def _write_receipt(connection: Connection, writer: str, number: int) -> None:
+    """Write the number of this transaction into its writer's row."""
+    new = insert(RECEIPT).values(writer=writer, number=number)
+    connection.execute(new.on_conflict_do_update(index_elements=["writer"], set_={"number": number}))
+
+
+def _has_receipt(connection: Connection, writer: str, number: int) -> bool:
+    """Say whether the transaction of that number was made; one that is still on its way is waited for."""
+    # The row must exist to be locked: only then does this wait for a commit that is under way.
+    connection.execute(insert(RECEIPT).values(writer=writer, number=0).on_conflict_do_nothing())
+    found = select(RECEIPT.c.number).where(RECEIPT.c.writer == writer).with_for_update()
+    return bool(connection.execute(found).scalar_one() == number)
+
+
 def _advice(words: str) -> str:
-    """Say what to do about a server that did not let us in; libpq tells the reasons apart by words only."""
+    """Say what to do about a server that refused; libpq gives its reasons in words only."""
     if "password" in words or "authentication" in words:
         return "Give the password in ~/.pgpass, or the whole address in the environment variable BPALS_LEDGER"
     if "does not exist" in words:
@@ -328,27 +326,20 @@ def _away(error: DBAPIError) -> bool:
     return error.connection_invalidated or type(error.orig).__name__ == "OperationalError"
 
 
-LONGEST_NAME = 63
-"""Bytes of a connection's name that PostgreSQL keeps."""
-
-_MUST_BE_ON = ("fsync", "full_page_writes")
-
-
-class ServerHome:
-    """One database and the connections to it."""
+class ServerBackend(Pool):
+    """One database as a ledger."""
 
     dialect: Dialect = "postgresql"
 
     def __init__(self, url: URL, *, readonly: bool) -> None:
         """Connect; a server that does not keep what it acknowledges is refused to writers."""
+        super().__init__(url, readonly=readonly)
         self._url = url
-        self.link = ServerLink(url, readonly=readonly)
-        self.where = self.link.where
         if not readonly:
             try:
                 self._check_durability()
             except BpalsError:
-                self.link.close()
+                self.close()
                 raise
 
     @property
@@ -357,11 +348,11 @@ class ServerHome:
         raise UsageError(f"the ledger at {self.where} is no file")
 
     def _check_durability(self) -> None:
-        def ask(connection: Connection) -> list[str]:
+        def read(connection: Connection) -> list[str]:
             found = {name: connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in _MUST_BE_ON}
             return [name for name, value in found.items() if value != "on"]
 
-        if off := self.link.look(ask):
+        if off := self.look(read):
             repair = " ".join(f"ALTER SYSTEM SET {name} = on;" for name in off)
             raise WorkspaceError(
                 f"the server at {self.where} has {' and '.join(off)} off: a power cut would lose or damage what it has "
@@ -369,9 +360,9 @@ class ServerHome:
             )
 
     def bring_up(self, known: Sequence[Migration], *, readonly: bool) -> None:
-        """Make the changes of the tables that are due, all or none; of two that begin at once the second waits."""
-        found = self.link.look(backend.version)
-        backend.refuse_newer(self.where, found, known)
+        """Make the migrations that are due, all or none; of two that begin at once the second waits."""
+        found = self.look(version)
+        refuse_newer(self.where, found, known)
         latest = known[-1].number
         if found == latest:
             return
@@ -383,49 +374,45 @@ class ServerHome:
                 f"bpals review serve --ledger {self.where}, or bpals judge run SPEC --ledger {self.where}"
             )
 
-        def make(connection: Connection) -> None:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:ours, 0)"), {"ours": OURS})
-            backend.make_due(connection, backend.version(connection), known)
+        def bring_up(connection: Connection) -> None:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:ours, 0)"), {"ours": LEDGER_ID})
+            migrate(connection, version(connection), known)
 
-        self.link.make(make)
+        self.make(bring_up)
 
     @contextlib.contextmanager
     def lock(self, what: str) -> Iterator[None]:
-        """Be the only one that does this while inside; a second is refused, and told the process and host of the first.
-
-        The lock is that of a connection: it ends with this process. After a restart of the server it is taken again
-        with the first transaction; meanwhile the tables themselves hold that nothing is written twice.
-        """
+        """Hold the lock for this work; a second process gets an error with the process and host of the first."""
+        # The lock belongs to a connection, so it ends with this process. After a restart of the server the first
+        # transaction takes it again; until then the unique keys prevent that a row is written twice.
         hold = _Hold(self._url, what)
         try:
             self._keep(hold)
-            self.link.on_return = lambda: self._keep(hold)
+            self.on_return = lambda: self._keep(hold)
             yield
         finally:
-            self.link.on_return = None
+            self.on_return = None
             hold.close()
 
     def _keep(self, hold: _Hold) -> None:
         if not hold.take():
-            raise WorkspaceError(f"{self._who(hold.what)} is writing to {self.where}. Wait for it to end, or stop it")
+            number = _key(hold.what)["what"] % 2**32  # pg_locks shows it without its sign
+            who = next((name for held, name in self._holders() if held == number), "")
+            raise WorkspaceError(f"{who} is writing to {self.where}. Wait for it to end, or stop it")
 
     def busy(self, what: str) -> bool:
-        """Say whether somebody does this now, or a part of it."""
+        """Say whether somebody does this now, or a shard of it."""
         return any(f"{name} ".startswith(f"{what} ") for _, name in self._holders())
-
-    def _who(self, what: str) -> str:
-        number = _key(what)["what"] % 2**32
-        return next((name for held, name in self._holders() if held == number), "")
 
     def _holders(self) -> list[tuple[int, str]]:
         """Give the number of each lock that is held in this database, and who holds it."""
-        asked = text(
+        query = text(
             "SELECT l.objid, a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
             "WHERE l.locktype = 'advisory' AND l.granted AND l.classid = :ours AND l.objsubid = 2 "
             "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         )
-        return self.link.look(
-            lambda connection: [(int(row[0]), str(row[1])) for row in connection.execute(asked, {"ours": OURS})]
+        return self.look(
+            lambda connection: [(int(row[0]), str(row[1])) for row in connection.execute(query, {"ours": LEDGER_ID})]
         )
 
     def backup(self, _target: str | os.PathLike[str]) -> None:
@@ -437,36 +424,33 @@ class _Hold:
     """A lock that one connection holds."""
 
     def __init__(self, url: URL, what: str) -> None:
-        """Name the work and connect; the connection bears the name of who works, for those who are refused."""
+        """Name the work and connect; the connection carries the holder's name, for those who are refused."""
         self.what = what
         name = f"{what} (process {os.getpid()} on {platform.node()})".encode()[:LONGEST_NAME].decode(errors="ignore")
-        self._link = ServerLink(url, name=name)
+        self._pool = Pool(url, name=name)
         self._closing = contextlib.ExitStack()
         self._connection: Connection | None = None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def take(self) -> bool:
         """Take the lock, or see that it is still held; say whether it is."""
-        with self._turn:
-            return self._take()
-
-    def _take(self) -> bool:
-        if self._connection is not None:
-            with contextlib.suppress(TransactionLost), self._link.speaking():
-                self._connection.exec_driver_sql("SELECT 1")
+        with self._lock:
+            if self._connection is not None:
+                with contextlib.suppress(TransactionLost), self._pool.translated_errors():
+                    self._connection.exec_driver_sql("SELECT 1")
+                    return True
+                self._let_go()
+            self._connection = self._closing.enter_context(self._pool.autocommit())
+            statement = text("SELECT pg_try_advisory_lock(:ours, :what)")
+            if self._connection.execute(statement, _key(self.what)).scalar_one():
                 return True
             self._let_go()
-        self._connection = self._closing.enter_context(self._link.bare())
-        statement = text("SELECT pg_try_advisory_lock(:ours, :what)")
-        if self._connection.execute(statement, _key(self.what)).scalar_one():
-            return True
-        self._let_go()
-        return False
+            return False
 
     def _let_go(self) -> None:
         if self._connection is not None and not self._connection.invalidated:
             # A closed connection would do too, but only when the server has noticed.
-            with contextlib.suppress(TransactionLost), self._link.speaking():
+            with contextlib.suppress(TransactionLost), self._pool.translated_errors():
                 self._connection.execute(text("SELECT pg_advisory_unlock_all()"))
         self._connection = None
         self._closing.close()
@@ -474,10 +458,10 @@ class _Hold:
     def close(self) -> None:
         """Let the lock go."""
         self._let_go()
-        self._link.close()
+        self._pool.close()
 
 
 def _key(what: str) -> dict[str, int]:
     """Give the two 4-byte numbers of a lock: ours, and that of the work."""
     number = zlib.crc32(what.encode())
-    return {"ours": OURS, "what": number - 2**32 if number >= 2**31 else number}
+    return {"ours": LEDGER_ID, "what": number - 2**32 if number >= 2**31 else number}

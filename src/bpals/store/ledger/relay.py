@@ -1,9 +1,9 @@
-"""One writer for two processes: the one that serves the reading room also commits what a judge run beside it brings.
+"""One writer for two processes: the reading room's process also commits the answers of a judge run beside it.
 
-SQLite bears one writing process (`place.old_sqlite` says why). `Relay` is a thread of the serving process that listens
-on a socket in the workspace; `RelayedLedger` is the ledger of the other process, which reads the file by itself and
-sends what it wants written. A message is answered when it is durable. What is not answered is sent again, to the next
-server if the first was killed: each of them is made once.
+SQLite bears one writing process (`sqlite.old_sqlite`). `RelayServer` is a thread of the serving process that listens
+on a socket in the workspace. `RelayedLedger` is the ledger of the run: it reads the file by itself and sends what it
+wants written. A message is answered when it is durable. A message without an answer is sent again, to the next server
+if the first was killed; each takes effect once.
 """
 
 from __future__ import annotations
@@ -25,23 +25,30 @@ from bpals import errors
 from bpals.errors import BpalsError, UsageError, WorkspaceError
 from bpals.store.ledger import runs
 from bpals.store.ledger.answers import AskedFilm, Attempt
-from bpals.store.ledger.backend import Home
-from bpals.store.ledger.ledger import Ledger
-from bpals.store.ledger.locks import RUNNING, SERVING, Place, holder, only_writer
+from bpals.store.ledger.ledger import Backend, Ledger
+from bpals.store.ledger.locks import RUNNING, SERVING, holder, only_writer
 from bpals.store.ledger.postgres import is_url
+from bpals.store.ledger.sqlite import Place
 from bpals.types import JudgeCard, Judgment, Question, Reply, Usage
 
+# Bytes of one message: a commit of 1,000 images with long text answers has about 50 MB.
 LONGEST = 256 << 20
-"""Bytes of one message: a commit of 1,000 films with long spoken answers has about 50 MB."""
+# The kernel takes about 108 bytes for the path of a socket.
 LONGEST_ADDRESS = 100
+# How long a run waits for a serving process that was killed to be started again.
+PATIENCE_S = 60.0
+PAUSE_S = 0.2
 
 _LENGTH = struct.Struct(">I")
 _KNOWN = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, BpalsError)}
 
+Work = Callable[[Ledger, Mapping[str, Any]], Mapping[str, Any] | None]
+"""A piece of writing that another process may ask for by name; asked for twice, it is done once."""
+
 
 def send(channel: socket.socket, message: Mapping[str, Any]) -> None:
     """Send one message."""
-    # Half characters, as a model may say them, stand in ASCII as escapes.
+    # A model may return half a character. ASCII escapes carry it; UTF-8 would refuse it.
     content = json.dumps(message, ensure_ascii=True).encode()
     if len(content) > LONGEST:
         raise WorkspaceError(
@@ -52,15 +59,13 @@ def send(channel: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def receive(channel: socket.socket) -> dict[str, Any] | None:
-    """Receive one message; none where the other side has gone."""
-    head = _exactly(channel, _LENGTH.size)
-    if head is None:
+    """Receive one message; None where the other side has gone."""
+    if (head := _exactly(channel, _LENGTH.size)) is None:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > LONGEST:
         raise WorkspaceError(f"a message of {length} bytes was announced, and {LONGEST} are the most that is taken")
-    content = _exactly(channel, length)
-    if content is None:
+    if (content := _exactly(channel, length)) is None:
         return None
     message = json.loads(content)
     if not isinstance(message, dict):
@@ -80,7 +85,7 @@ def _exactly(channel: socket.socket, length: int) -> bytes | None:
 
 @contextlib.contextmanager
 def address_of(path: Path) -> Any:
-    """Give an address for a socket at a path: a long path is reached through its folder, as addresses are short."""
+    """Give an address for a socket at a path; a long path is reached through its open folder."""
     if len(os.fsencode(path)) <= LONGEST_ADDRESS:
         yield str(path)
         return
@@ -92,27 +97,26 @@ def address_of(path: Path) -> Any:
 
 
 def pack_films(films: Sequence[AskedFilm]) -> list[list[Any]]:
-    """Write films as lists of plain values."""
+    """Write images as lists of plain values."""
     return [
         [
             film.image_id,
             film.sha256,
             film.control,
-            [_pack_reply(reply) for reply in film.replies],
-            [[getattr(judgment, name) for name in Judgment.__dataclass_fields__] for judgment in film.judgments],
-            [[getattr(failure, name) for name in Attempt.__dataclass_fields__] for failure in film.failures],
+            [[*_values(each), each.usage.prompt, each.usage.cached, each.usage.output] for each in film.replies],
+            [_values(judgment) for judgment in film.judgments],
+            [_values(failure) for failure in film.failures],
         ]
         for film in films
     ]
 
 
-def _pack_reply(reply: Reply) -> list[Any]:
-    values = [getattr(reply, name) for name in Reply.__dataclass_fields__ if name != "usage"]
-    return [*values, reply.usage.prompt, reply.usage.cached, reply.usage.output]
+def _values(made: Reply | Judgment | Attempt) -> list[Any]:
+    return [getattr(made, name) for name in made.__dataclass_fields__ if name != "usage"]
 
 
 def unpack_films(packed: Sequence[Sequence[Any]]) -> list[AskedFilm]:
-    """Read films that `pack_films` wrote."""
+    """Read images that `pack_films` wrote."""
     return [
         AskedFilm(
             image_id=image_id,
@@ -134,50 +138,27 @@ def _unpack_reply(values: Sequence[Any]) -> Reply:
     return Reply(**given, usage=Usage(prompt=prompt, cached=cached, output=output))
 
 
-def pack_card(card: JudgeCard) -> dict[str, Any]:
-    """Write a card as plain values; a value that JSON does not have is written as its text, as the ledger would."""
-    return dict(json.loads(json.dumps(asdict(card), default=str)))
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Make values plain; one that JSON does not have becomes its text, as the ledger would write it."""
+    return dict(json.loads(json.dumps(dict(values), default=str)))
 
 
-def unpack_card(packed: Mapping[str, Any]) -> JudgeCard:
-    """Read a card that `pack_card` wrote."""
-    return JudgeCard(**{**packed, "polarities": tuple(packed["polarities"])})
-
-
-def pack_questions(questions: Sequence[Question]) -> list[dict[str, Any]]:
-    """Write questions as plain values."""
-    return [asdict(question) for question in questions]
-
-
-def unpack_questions(packed: Sequence[Mapping[str, Any]]) -> list[Question]:
-    """Read questions that `pack_questions` wrote."""
-    return [Question(**question) for question in packed]
-
-
-def pack_error(error: Exception) -> dict[str, Any]:
+def _pack_error(error: Exception) -> dict[str, Any]:
     """Write an error so that the other process can raise the same."""
     if isinstance(error, OSError):
         return {"kind": "OSError", "number": error.errno or 0, "file": str(error.filename or ""), "message": str(error)}
     return {"kind": type(error).__name__, "message": str(error)}
 
 
-def unpack_error(packed: Mapping[str, Any]) -> Exception:
-    """Make the error that `pack_error` wrote."""
+def _unpack_error(packed: Mapping[str, Any]) -> Exception:
+    """Make the error that `_pack_error` wrote."""
     if packed["kind"] == "OSError":
         return OSError(packed["number"], os.strerror(packed["number"] or errno.EIO), packed["file"])
     return _KNOWN.get(packed["kind"], WorkspaceError)(packed["message"])
 
 
-PATIENCE_S = 60.0
-"""How long a run waits for a serving process that was killed to be started again."""
-PAUSE_S = 0.2
-
-Work = Callable[[Ledger, Mapping[str, Any]], Mapping[str, Any]]
-"""A piece of writing that another process may ask for by name; asked twice, it is done once."""
-
-
-class Relay:
-    """Listens in the serving process, and writes for others; a thread a connection."""
+class RelayServer:
+    """Listens in the serving process, and writes for others; one thread per connection."""
 
     def __init__(self, ledger: Ledger, works: Mapping[str, Work] | None = None) -> None:
         """Listen on the socket beside the ledger's file, which only its owner may use."""
@@ -191,7 +172,7 @@ class Relay:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and let go of everybody; what was not answered will be sent again."""
+        """Stop listening and close all connections; what was not answered will be sent again."""
         self._closing.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -227,20 +208,19 @@ class Relay:
             self._open.discard(channel)
 
     def _answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        work = self._works.get(str(message.get("work")))
-        if work is None:
-            error: Exception = UsageError(f"the serving process does not know the work {message.get('work')!r}")
-            return {"error": pack_error(error)}
         try:
-            return {"given": dict(work(self._ledger, message["given"]))}
+            work = self._works.get(str(message.get("work")))
+            if work is None:
+                raise UsageError(f"the serving process does not know the work {message.get('work')!r}")
+            return {"given": dict(work(self._ledger, message["given"]) or {})}
         except (BpalsError, OSError) as error:
-            return {"error": pack_error(error)}
+            return {"error": _pack_error(error)}
         except (KeyError, TypeError, ValueError) as error:
-            return {"error": pack_error(UsageError(f"{message.get('work')}: {type(error).__name__}: {error}"))}
+            return {"error": _pack_error(UsageError(f"{message.get('work')}: {type(error).__name__}: {error}"))}
 
 
 def _listen(path: Path) -> socket.socket:
-    """Make the socket under another name, close it to others, then give it its name: it is never open to anybody."""
+    """Make the socket under another name, close it to others, then rename it: it is never open to others."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     part = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -257,66 +237,48 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _same_user(channel: socket.socket) -> bool:
-    """Say whether the other side is this user, or root, where the system tells."""
+    """Say whether the other side is this user, or root, where the system has that information."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
-    told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int.from_bytes(told[4:8], "little") in {os.geteuid(), 0}
+    # struct ucred: pid, uid, gid, four bytes each.
+    credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[4:8], "little") in {os.geteuid(), 0}
 
 
 def _enrol(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    card, questions = unpack_card(given["card"]), unpack_questions(given["questions"])
+    card = JudgeCard(**{**given["card"], "polarities": tuple(given["card"]["polarities"])})
+    questions = [Question(**question) for question in given["questions"]]
     return {"judge_id": ledger.enrol(card, questions, given["dataset"])}
-
-
-def _note_observed(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    ledger.note_observed(given["judge_id"], given["observed"])
-    return {}
 
 
 def _begin(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"run_id": ledger.change(lambda connection: runs.begin(connection, given["row"], again=True))}
 
 
-def _end(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    ledger.end(given["run_id"], given["state"], given["counts"])
-    return {}
-
-
-def _event(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    ledger.change(lambda connection: runs.event(connection, given["row"], again=True))
-    return {}
-
-
-def _write(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    ledger.write(given["judge_id"], given["run_id"], unpack_films(given["films"]))
-    return {}
-
-
 _WORKS: Mapping[str, Work] = {
     "enrol": _enrol,
-    "note_observed": _note_observed,
+    "note_observed": lambda ledger, given: ledger.note_observed(given["judge_id"], given["observed"]),
     "begin": _begin,
-    "end": _end,
-    "event": _event,
-    "write": _write,
+    "end": lambda ledger, given: ledger.end(given["run_id"], given["state"], given["counts"]),
+    "event": lambda ledger, given: ledger.change(lambda c: runs.event(c, given["row"], again=True)),
+    "write": lambda ledger, given: ledger.write(given["judge_id"], given["run_id"], unpack_films(given["films"])),
 }
 
 
-class Courier:
-    """Brings works to the serving process, one at a time, again if it was not answered."""
+class RelayClient:
+    """Sends works to the serving process, one at a time, again if there is no answer."""
 
     def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
-        """Know the socket; nothing is opened yet."""
+        """Take the path of the socket; nothing is opened yet."""
         self._path = path
         self._patience_s = patience_s
         self._channel: socket.socket | None = None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
-    def bring(self, work: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Have a work done, and give what it gives; it is durable then."""
+    def call(self, work: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Have a work done, and give its result; it is durable then."""
         ends = time.monotonic() + self._patience_s
-        with self._turn:
+        with self._lock:
             while (answer := self._try({"work": work, "given": given})) is None:
                 if time.monotonic() >= ends:
                     raise WorkspaceError(
@@ -325,13 +287,13 @@ class Courier:
                     )
                 time.sleep(PAUSE_S)
         if "error" in answer:
-            raise unpack_error(answer["error"])
+            raise _unpack_error(answer["error"])
         return dict(answer["given"])
 
     def _try(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
             if self._channel is None:
-                self._channel = _call(self._path)
+                self._channel = _connect(self._path)
             send(self._channel, message)
             answer = receive(self._channel)
         except OSError:
@@ -341,13 +303,13 @@ class Courier:
         return answer
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
 
-def _call(path: Path) -> socket.socket:
+def _connect(path: Path) -> socket.socket:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with address_of(path) as address:
@@ -361,10 +323,10 @@ def _call(path: Path) -> socket.socket:
 class RelayedLedger(Ledger):
     """A ledger that reads its file by itself, and has everything written by the serving process."""
 
-    def __init__(self, home: Home) -> None:
-        """Take over a place that was opened for reading: use `RelayedLedger.beside`."""
-        super().__init__(home)
-        self._courier = Courier(Place(home.path).socket)
+    def __init__(self, backend: Backend) -> None:
+        """Take over a backend that was opened for reading: use `RelayedLedger.beside`."""
+        super().__init__(backend)
+        self._client = RelayClient(Place(backend.path).socket)
 
     @classmethod
     def beside(cls, path: str | os.PathLike[str]) -> Self:
@@ -373,50 +335,48 @@ class RelayedLedger(Ledger):
 
     def close(self) -> None:
         """Close the connections."""
-        self._courier.close()
+        self._client.close()
         super().close()
 
     def enrol(self, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
         """Give the id of a judge; a name that is bound to another judge, other questions or data is refused."""
-        given = {"card": pack_card(card), "questions": pack_questions(questions), "dataset": dataset}
-        judge_id = int(self._courier.bring("enrol", given)["judge_id"])
-        self._asking.pop(judge_id, None)
+        given = {"card": _plain(asdict(card)), "questions": [asdict(each) for each in questions], "dataset": dataset}
+        judge_id = int(self._client.call("enrol", given)["judge_id"])
+        self._asked.pop(judge_id, None)
         return judge_id
 
     def note_observed(self, judge_id: int, observed: Mapping[str, object]) -> None:
         """Add to what was observed of a judge; it does not change who the judge is."""
-        plain = json.loads(json.dumps(dict(observed), default=str))
-        self._courier.bring("note_observed", {"judge_id": judge_id, "observed": plain})
+        self._client.call("note_observed", {"judge_id": judge_id, "observed": _plain(observed)})
 
     def begin(self, judge_id: int, plan: Mapping[str, object], environment: Mapping[str, object]) -> int:
         """Write down that a run begins, and give its id."""
-        return int(self._courier.bring("begin", {"row": runs.beginning(judge_id, plan, environment)})["run_id"])
+        return int(self._client.call("begin", {"row": runs.run_row(judge_id, plan, environment)})["run_id"])
 
     def end(self, run_id: int, state: str, counts: Mapping[str, object]) -> None:
         """Write down how a run ended."""
-        plain = json.loads(json.dumps(dict(counts), default=str))
-        self._courier.bring("end", {"run_id": run_id, "state": state, "counts": plain})
+        self._client.call("end", {"run_id": run_id, "state": state, "counts": _plain(counts)})
 
     def event(self, run_id: int, kind: str, detail: Mapping[str, object] | str) -> None:
         """Write down what happened to a run."""
-        self._courier.bring("event", {"row": runs.happening(run_id, kind, detail)})
+        self._client.call("event", {"row": runs.event_row(run_id, kind, detail)})
 
     def write(self, judge_id: int, run_id: int, films: Sequence[AskedFilm]) -> None:
-        """Have whole films written in one transaction; they are durable when this returns."""
-        asking = self._asks(judge_id)
-        for film in films:  # what is not whole is refused here, before it travels
-            asking.reply_rows(film)
-            asking.judgment_rows(film)
-        self._courier.bring("write", {"judge_id": judge_id, "run_id": run_id, "films": pack_films(films)})
+        """Have whole images written in one transaction; they are durable when this returns."""
+        question_set = self._questions_of(judge_id)
+        for film in films:  # an incomplete image is refused here, before it travels
+            question_set.reply_rows(film)
+            question_set.judgment_rows(film)
+        self._client.call("write", {"judge_id": judge_id, "run_id": run_id, "films": pack_films(films)})
 
 
 @contextlib.contextmanager
 def serving(ledger: Ledger, works: Mapping[str, Work] | None = None) -> Iterator[None]:
-    """Be the process that serves the reading room: of a file the only writer, who also writes for others."""
+    """Be the process that serves the reading room: the only writer of a file, which also writes for others."""
     if ledger.dialect == "postgresql":
         yield
         return
-    with ledger.lock(SERVING), contextlib.closing(Relay(ledger, works)):
+    with ledger.lock(SERVING), contextlib.closing(RelayServer(ledger, works)):
         yield
 
 
@@ -429,7 +389,7 @@ def is_served(address: str | os.PathLike[str]) -> bool:
 def for_a_run(address: str | os.PathLike[str], shard: str = "") -> Iterator[Ledger]:
     """Open a ledger for a run of a judge, as its only writer or through the process that serves the reading room.
 
-    On PostgreSQL the shards of a run are asked at once, each by one process.
+    On PostgreSQL the shards of a run work at once, each in one process.
     """
     if is_served(address):
         with only_writer(Place(address).relayed, RUNNING), RelayedLedger.beside(address) as relayed:
@@ -440,6 +400,6 @@ def for_a_run(address: str | os.PathLike[str], shard: str = "") -> Iterator[Ledg
 
 
 def have_done(address: str | os.PathLike[str], work: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Have a work of another kind done by the serving process; whoever asks has seen that there is one."""
-    with contextlib.closing(Courier(Place(address).socket)) as courier:
-        return courier.bring(work, given)
+    """Have a work of another kind done by the serving process; check `is_served` first."""
+    with contextlib.closing(RelayClient(Place(address).socket)) as client:
+        return client.call(work, given)

@@ -1,4 +1,4 @@
-"""The runs of a judge: when each began, what happened to it, and how it ended."""
+"""Judges and their runs: who a name is bound to, when each run began and ended, and what it counts to."""
 
 from __future__ import annotations
 
@@ -6,69 +6,57 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, update
 
 from bpals.errors import UnknownName, UsageError
-from bpals.store.ledger.answers import Asking
-from bpals.store.ledger.locks import alone
+from bpals.store.ledger.answers import SUMS, QuestionSet
+from bpals.store.ledger.locks import lock_answers
 from bpals.store.ledger.schema import ATTEMPT, EVENT, FILM, JUDGE, JUDGMENT, OUTCOMES, QUESTION, REPLY, RUN, now
 from bpals.types import JudgeCard, Question
 
-LONGEST_VALUE = 80
+LONGEST_VALUE = 80  # characters of a differing value in a message
+MOST_PROBLEMS = 20
+RECENT = 1000  # replies whose latency is shown
 
 
 def enrol(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> int:
-    """Give the judge's id, writing it down if its name is new; refuse the name of another judge."""
-    alone(connection)
+    """Give the judge's id, adding it if its name is new; refuse the name of another judge."""
+    lock_answers(connection)
     found = connection.execute(select(JUDGE).where(JUDGE.c.name == card.judge)).mappings().one_or_none()
-    written = json.dumps(card.as_dict())
     if found is None:
         return _add(connection, card, questions, dataset)
     judge_id = int(found["judge_id"])
-    if differs := differing(connection, card, questions, dataset):
+    differs = _differences(connection, found, card, questions, dataset)
+    if differs and _has_answered(connection, judge_id):
         raise UsageError(
             f"judge {card.judge!r} is already here and is another one: {'; '.join(differs)}. "
             "Two judges are never mixed under one name. Give this one a name of its own: --name OTHER"
         )
-    before = asking(connection, judge_id).questions
-    if list(_otherwise(json.loads(found["card"]), before, found["dataset"], (card, questions, dataset))):
+    if differs:
         _forget(connection, judge_id)
         return _add(connection, card, questions, dataset)
-    # What does not change an answer may be corrected: the licence, the evidence.
-    connection.execute(update(JUDGE).where(JUDGE.c.judge_id == judge_id).values(card=written))
+    # Fields that do not change an answer may be corrected: the licence, the evidence.
+    connection.execute(update(JUDGE).where(JUDGE.c.judge_id == judge_id).values(card=json.dumps(card.as_dict())))
     return judge_id
 
 
 def differing(connection: Connection, card: JudgeCard, questions: Sequence[Question], dataset: str) -> list[str]:
-    """Say how the judge that bears a card's name here is another one; nothing if it is the same, or never spoke."""
+    """Say how the judge of the same name here differs; nothing if it is the same, or never answered."""
     found = connection.execute(select(JUDGE).where(JUDGE.c.name == card.judge)).mappings().one_or_none()
-    if found is None or not _has_spoken(connection, int(found["judge_id"])):
+    if found is None or not _has_answered(connection, int(found["judge_id"])):
         return []
-    before = asking(connection, int(found["judge_id"])).questions
-    return list(_otherwise(json.loads(found["card"]), before, found["dataset"], (card, questions, dataset)))
+    return _differences(connection, found, card, questions, dataset)
 
 
-def _otherwise(
-    card: Mapping[str, Any],
-    questions: Sequence[Question],
-    dataset: str,
-    new: tuple[JudgeCard, Sequence[Question], str],
-) -> Iterator[str]:
-    """List the fields in which a new judge is not the one that is here."""
-    written = json.loads(json.dumps(new[0].as_dict()))
-    yield from _differences(_bound(card, questions, dataset), _bound(written, new[1], new[2]))
-    yield from _asked_otherwise(questions, new[1])
-
-
-def _has_spoken(connection: Connection, judge_id: int) -> bool:
-    """Say whether a judge ever said anything: its name is bound from its first answer on."""
-    said = [FILM.c[outcome] > 0 for outcome in OUTCOMES if outcome not in ("unsupported", "failed")]
-    found = select(FILM.c.film_id).where(FILM.c.judge_id == judge_id, or_(*said)).limit(1)
+def _has_answered(connection: Connection, judge_id: int) -> bool:
+    """Say whether a judge ever answered: its name is bound from its first answer on."""
+    answered = [FILM.c[outcome] > 0 for outcome in OUTCOMES if outcome not in ("unsupported", "failed")]
+    found = select(FILM.c.film_id).where(FILM.c.judge_id == judge_id, or_(*answered)).limit(1)
     return connection.execute(found).first() is not None
 
 
 def _forget(connection: Connection, judge_id: int) -> None:
-    """Remove a judge that never said anything, with its attempts to: another takes its name."""
+    """Remove a judge that never answered, with its failed attempts: another takes its name."""
     films = select(FILM.c.film_id).where(FILM.c.judge_id == judge_id)
     runs = select(RUN.c.run_id).where(RUN.c.judge_id == judge_id)
     for part in (ATTEMPT, REPLY, JUDGMENT):
@@ -90,17 +78,9 @@ def _add(connection: Connection, card: JudgeCard, questions: Sequence[Question],
     }
     key = connection.execute(insert(JUDGE).values(row)).inserted_primary_key
     judge_id = int(key[0]) if key else 0
+    fields = ("subject", "about", "polarity", "wording", "text", "sha256")
     rows = [
-        {
-            "judge_id": judge_id,
-            "number": number,
-            "subject": question.subject,
-            "about": question.about,
-            "polarity": question.polarity,
-            "wording": question.wording,
-            "text": question.text,
-            "sha256": question.sha256,
-        }
+        {"judge_id": judge_id, "number": number, **{name: getattr(question, name) for name in fields}}
         for number, question in enumerate(questions)
     ]
     if rows:
@@ -108,10 +88,33 @@ def _add(connection: Connection, card: JudgeCard, questions: Sequence[Question],
     return judge_id
 
 
-def _bound(card: Mapping[str, Any], questions: Sequence[Question], dataset: str) -> dict[str, object]:
+def _differences(
+    connection: Connection, found: RowMapping, card: JudgeCard, questions: Sequence[Question], dataset: str
+) -> list[str]:
+    """List the fields in which a new judge is not the one that is here."""
+    before = question_set(connection, int(found["judge_id"])).questions
+    old = _identity(json.loads(found["card"]), before, found["dataset"])
+    # Through JSON and back: the stored card has lists where the new one has tuples.
+    new = _identity(json.loads(json.dumps(card.as_dict())), questions, dataset)
+    fields = [
+        f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}"
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
+    ]
+    # Only the first question that differs is shown: a changed pack changes them all.
+    changed = [pair for pair in enumerate(zip(before, questions, strict=False), start=1) if pair[1][0] != pair[1][1]]
+    if changed:
+        number, pair = changed[0]
+        was, now = (f"{each.subject} {each.polarity}/{each.wording} {each.text}".strip() for each in pair)
+        more = f" (and {len(changed) - 1} more questions)" if changed[1:] else ""
+        fields.append(f"question {number} was {_short(was)}, is {_short(now)}{more}")
+    return fields
+
+
+def _identity(card: Mapping[str, Any], questions: Sequence[Question], dataset: str) -> dict[str, object]:
     """List what a name is bound to, by field: the card's identity, the number of questions, the dataset."""
-    identity = (*JudgeCard(judge="", kind="", version="").identity,)
-    fields = dict(_leaves({name: card[name] for name in identity}))
+    names = (*JudgeCard(judge="", kind="", version="").identity,)
+    fields = dict(_leaves({name: card[name] for name in names}))
     return {**fields, "number of questions": len(questions), "dataset": dataset}
 
 
@@ -123,28 +126,9 @@ def _leaves(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, 
             yield f"{above}{name}", value
 
 
-def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
-    for name in dict.fromkeys((*old, *new)):
-        if old.get(name) != new.get(name):
-            yield f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}"
-
-
-def _asked_otherwise(old: Sequence[Question], new: Sequence[Question]) -> Iterator[str]:
-    """Show the first question that is not the same, and count the others: a changed pack changes them all."""
-    changed = [number for number, (was, now) in enumerate(zip(old, new, strict=False)) if was != now]
-    if changed:
-        was, now = old[changed[0]], new[changed[0]]
-        more = f" (and {len(changed) - 1} more questions)" if changed[1:] else ""
-        yield f"question {changed[0] + 1} was {_short(_worded(was))}, is {_short(_worded(now))}{more}"
-
-
-def _worded(question: Question) -> str:
-    return f"{question.subject} {question.polarity}/{question.wording} {question.text}".strip()
-
-
 def _short(value: object) -> str:
-    shown = "nothing" if value in (None, "", {}) else repr(value)
-    return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
+    text = "nothing" if value in (None, "", {}) else repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def judge_id(connection: Connection, name: str, where: str) -> int:
@@ -155,8 +139,8 @@ def judge_id(connection: Connection, name: str, where: str) -> int:
     return int(names[name])
 
 
-def asking(connection: Connection, judge_id: int) -> Asking:
-    """Give what a judge asks of every film."""
+def question_set(connection: Connection, judge_id: int) -> QuestionSet:
+    """Give the questions of a judge."""
     name = connection.execute(select(JUDGE.c.name).where(JUDGE.c.judge_id == judge_id)).scalar_one_or_none()
     if name is None:
         raise UsageError(f"no judge has the number {judge_id}. Type: bpals judge list")
@@ -164,18 +148,18 @@ def asking(connection: Connection, judge_id: int) -> Asking:
     rows = connection.execute(
         select(*columns).where(QUESTION.c.judge_id == judge_id).order_by(QUESTION.c.number)
     ).mappings()
-    return Asking(judge=name, questions=tuple(Question(**row) for row in rows))
+    return QuestionSet(name, (Question(**row) for row in rows))
 
 
 def cards(connection: Connection) -> list[dict[str, Any]]:
-    """List who was asked here: each card with what was observed, the dataset and the number of questions."""
+    """List the judges: each card with what was observed, the dataset and the number of questions."""
     return [
         {
             **json.loads(row["card"]),
             "observed": json.loads(row["observed"]),
             "judge_id": row["judge_id"],
             "dataset": row["dataset"],
-            "questions": len(asking(connection, row["judge_id"]).questions),
+            "questions": len(question_set(connection, row["judge_id"]).questions),
             "enrolled": row["at"],
         }
         for row in connection.execute(select(JUDGE).order_by(JUDGE.c.judge_id)).mappings().all()
@@ -190,7 +174,7 @@ def note_observed(connection: Connection, judge_id: int, observed: Mapping[str, 
     connection.execute(update(JUDGE).where(here).values(observed=text))
 
 
-def beginning(judge_id: int, plan: Mapping[str, object], environment: Mapping[str, object]) -> dict[str, Any]:
+def run_row(judge_id: int, plan: Mapping[str, object], environment: Mapping[str, object]) -> dict[str, Any]:
     """Give the row of a run that begins now."""
     return {
         "judge_id": judge_id,
@@ -203,16 +187,12 @@ def beginning(judge_id: int, plan: Mapping[str, object], environment: Mapping[st
 
 
 def begin(connection: Connection, row: Mapping[str, Any], *, again: bool = False) -> int:
-    """Write down that a run begins, and give its id; asked again, give the id of the one that is there."""
-    if again and (there := _there(connection, row)):
-        return there
+    """Write down that a run begins, and give its id; with `again`, the id of the same run that is there."""
+    same = [RUN.c[name] == row[name] for name in ("judge_id", "began", "plan", "environment")]
+    if again and (run_id := connection.execute(select(RUN.c.run_id).where(*same)).scalar()):
+        return int(run_id)
     key = connection.execute(insert(RUN).values(dict(row))).inserted_primary_key
     return int(key[0]) if key else 0
-
-
-def _there(connection: Connection, row: Mapping[str, Any]) -> int:
-    same = [RUN.c[name] == row[name] for name in ("judge_id", "began", "plan", "environment")]
-    return int(connection.execute(select(RUN.c.run_id).where(*same)).scalar() or 0)
 
 
 def end(connection: Connection, run_id: int, state: str, counts: Mapping[str, object]) -> None:
@@ -221,62 +201,53 @@ def end(connection: Connection, run_id: int, state: str, counts: Mapping[str, ob
     connection.execute(update(RUN).where(RUN.c.run_id == run_id).values(values))
 
 
-def happening(run_id: int, kind: str, detail: Mapping[str, object] | str) -> dict[str, Any]:
+def event_row(run_id: int, kind: str, detail: Mapping[str, object] | str) -> dict[str, Any]:
     """Give the row of an event that happens now."""
     return {"run_id": run_id, "kind": kind, "detail": json.dumps(detail, default=str), "at": now()}
 
 
 def event(connection: Connection, row: Mapping[str, Any], *, again: bool = False) -> None:
-    """Write down what happened to a run; asked again, leave the one that is there."""
+    """Write down what happened to a run; with `again`, leave the same event that is there."""
     same = [EVENT.c[name] == value for name, value in row.items()]
     if again and connection.execute(select(EVENT.c.event_id).where(*same)).first():
         return
     connection.execute(insert(EVENT).values(dict(row)))
 
 
-def of_judge(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
-    """List the runs of a judge in their order, each with its plan, surroundings, counts and events."""
+def stored(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
+    """Give the runs of a judge as rows, in their order, each with the rows of its events."""
     rows = connection.execute(select(RUN).where(RUN.c.judge_id == judge_id).order_by(RUN.c.run_id)).mappings()
     found = [dict(row) for row in rows]
     for run in found:
-        for name in ("plan", "environment", "counts"):
-            run[name] = json.loads(run[name])
-        events = connection.execute(
-            select(EVENT.c.kind, EVENT.c.detail, EVENT.c.at)
-            .where(EVENT.c.run_id == run["run_id"])
-            .order_by(EVENT.c.event_id)
-        ).mappings()
-        run["events"] = [{**row, "detail": json.loads(row["detail"])} for row in events]
+        query = select(EVENT.c.kind, EVENT.c.detail, EVENT.c.at).where(EVENT.c.run_id == run["run_id"])
+        run["events"] = [dict(row) for row in connection.execute(query.order_by(EVENT.c.event_id)).mappings()]
     return found
 
 
-MOST_PROBLEMS = 20
-RECENT = 1000
-"""Replies whose latency is shown."""
+def of_judge(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
+    """List the runs of a judge in their order, each with its plan, environment, counts and events."""
+    found = stored(connection, judge_id)
+    for run in found:
+        run.update({name: json.loads(run[name]) for name in ("plan", "environment", "counts")})
+        run["events"] = [{**event, "detail": json.loads(event["detail"])} for event in run["events"]]
+    return found
 
 
 def counts(connection: Connection, judge_id: int) -> dict[str, Any]:
-    """Count the films of the dataset that a judge was asked, and what came of it; controls are only counted."""
+    """Count the images of the dataset that a judge answered about, and its answers; controls are only counted."""
     of_judge = FILM.c.judge_id == judge_id
-    totals = ("prompt_tokens", "cached_tokens", "output_tokens", "latency_ms", "attempts")
-    sums = [func.coalesce(func.sum(FILM.c[name]), 0).label(name) for name in (*OUTCOMES, *totals)]
-    found = (
-        connection.execute(
-            select(func.count().label("films"), func.max(FILM.c.at).label("latest"), *sums)
-            .select_from(FILM)
-            .where(of_judge, FILM.c.control == "")
-        )
-        .mappings()
-        .one()
+    sums = [func.coalesce(func.sum(FILM.c[name]), 0).label(name) for name in SUMS]
+    columns = (func.count().label("films"), func.max(FILM.c.at).label("latest"), *sums)
+    # The sums of each image stand in `film`: adding up the replies would read one row per question.
+    totals = select(*columns).select_from(FILM).where(of_judge, FILM.c.control == "")
+    found = connection.execute(totals).mappings().one()
+    by_outcome = (
+        select(JUDGMENT.c.outcome, func.count())
+        .select_from(FILM.join(JUDGMENT, JUDGMENT.c.film_id == FILM.c.film_id))
+        .where(of_judge)
+        .group_by(JUDGMENT.c.outcome)
     )
-    judged: dict[str, int] = dict(
-        connection.execute(
-            select(JUDGMENT.c.outcome, func.count())
-            .select_from(FILM.join(JUDGMENT, JUDGMENT.c.film_id == FILM.c.film_id))
-            .where(of_judge)
-            .group_by(JUDGMENT.c.outcome)
-        ).all()
-    )
+    judged: dict[str, int] = dict(connection.execute(by_outcome).all())
     controls = select(func.count()).select_from(FILM).where(of_judge, FILM.c.control != "")
     return {
         "films": found["films"],
@@ -292,7 +263,7 @@ def counts(connection: Connection, judge_id: int) -> dict[str, Any]:
 
 
 def _latencies(connection: Connection, judge_id: int) -> dict[str, float]:
-    """Give the middle and the 95th of a hundred of the latest replies' seconds."""
+    """Give the median and the 95th percentile of the latest replies' seconds."""
     latest = (
         select(REPLY.c.latency_ms)
         .select_from(FILM.join(REPLY, REPLY.c.film_id == FILM.c.film_id))
@@ -306,9 +277,9 @@ def _latencies(connection: Connection, judge_id: int) -> dict[str, float]:
 
 
 def problems(connection: Connection) -> list[str]:
-    """Say what does not add up: pages, references, films whose rows are not what the film says; nothing if it does."""
+    """List what does not add up: pages, references, images whose rows do not fit; nothing if all does."""
     found: list[str] = []
-    # PostgreSQL looks after its pages and references by itself.
+    # PostgreSQL checks its pages and references by itself.
     if connection.dialect.name == "sqlite":
         damaged = [row[0] for row in connection.exec_driver_sql("PRAGMA integrity_check") if row[0] != "ok"]
         if damaged:
@@ -320,45 +291,39 @@ def problems(connection: Connection) -> list[str]:
 
 
 def _uneven(connection: Connection) -> Iterator[str]:
-    """Name films that do not have a reply a question, a judgment a subject, or the sums of their replies."""
-    asked = select(QUESTION.c.judge_id, func.count().label("n")).group_by(QUESTION.c.judge_id).subquery()
+    """Name images without one reply per question, one judgment per subject, or the sums of their replies."""
+    due_replies = select(QUESTION.c.judge_id, func.count().label("n")).group_by(QUESTION.c.judge_id).subquery()
     subjects = select(QUESTION.c.judge_id, QUESTION.c.about, QUESTION.c.subject).distinct().subquery()
     judged = select(subjects.c.judge_id, func.count().label("n")).group_by(subjects.c.judge_id).subquery()
+    tokens = ("prompt_tokens", "cached_tokens", "output_tokens")
     replies = (
         select(
             REPLY.c.film_id,
             func.count().label("n"),
             *(func.count().filter(REPLY.c.outcome == outcome).label(outcome) for outcome in OUTCOMES),
-            *(func.sum(REPLY.c[name]).label(name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")),
+            *(func.sum(REPLY.c[name]).label(name) for name in tokens),
         )
         .group_by(REPLY.c.film_id)
         .subquery()
     )
     judgments = select(JUDGMENT.c.film_id, func.count().label("n")).group_by(JUDGMENT.c.film_id).subquery()
-    names = (*OUTCOMES, "prompt_tokens", "cached_tokens", "output_tokens")
-    whole = and_(replies.c.n == asked.c.n, *(FILM.c[name] == replies.c[name] for name in names))
+    whole = and_(replies.c.n == due_replies.c.n, *(FILM.c[name] == replies.c[name] for name in (*OUTCOMES, *tokens)))
     due = judged.c.n * (FILM.c.control == "").cast(FILM.c.failed.type)
+    replied, judgments_n = func.coalesce(replies.c.n, 0), func.coalesce(judgments.c.n, 0)
     rows = connection.execute(
-        select(
-            FILM.c.image_id,
-            FILM.c.control,
-            func.coalesce(replies.c.n, 0),
-            asked.c.n,
-            func.coalesce(judgments.c.n, 0),
-            due,
-        )
+        select(FILM.c.image_id, FILM.c.control, replied, due_replies.c.n, judgments_n, due)
         .select_from(
-            FILM.join(asked, asked.c.judge_id == FILM.c.judge_id)
+            FILM.join(due_replies, due_replies.c.judge_id == FILM.c.judge_id)
             .join(judged, judged.c.judge_id == FILM.c.judge_id)
             .outerjoin(replies, replies.c.film_id == FILM.c.film_id)
             .outerjoin(judgments, judgments.c.film_id == FILM.c.film_id)
         )
-        .where(~func.coalesce(whole, False) | (func.coalesce(judgments.c.n, 0) != due))
+        .where(~func.coalesce(whole, False) | (judgments_n != due))
         .limit(MOST_PROBLEMS)
     )
-    for image_id, control, replied, questions, judged_n, judged_due in rows:
-        film = f"film {image_id!r}" + (f" (control {control})" if control else "")
+    for image_id, control, got, questions, judged_n, judged_due in rows:
+        image = f"image {image_id!r}" + (f" (control {control})" if control else "")
         yield (
-            f"{film} does not add up: {replied} replies to {questions} questions, "
+            f"{image} does not add up: {got} replies to {questions} questions, "
             f"{judged_n} of {judged_due} judgments, or sums that are not theirs"
         )

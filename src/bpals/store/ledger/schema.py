@@ -1,21 +1,23 @@
 """The tables of the ledger, in types that SQLite and PostgreSQL both have.
 
-judge     who was asked, under which name, about which dataset
-question  what each film is asked, in order: its number is half of a reply's identity
-run       one start of the command: its plan, surroundings and end
-film      one film that a judge was wholly asked, or one control; with the sums of its replies
-reply     one question asked of one film
-judgment  what the replies about one subject of one film come to; `number` is that of its first question
-attempt   one failed try; it stays when a later try succeeds
-event     what happened to a run: limits moved, a server restarted
-migration which numbered change of these tables was made, and by whom
+judge      a judge: its name, card and dataset
+question   the questions of a judge, in order; the number is half of a reply's key
+run        one start of the command: its plan, environment and end
+film       one image with all its replies, or one control; with the sums of its replies
+reply      one question about one image
+judgment   the combined replies about one subject of an image; `number` is that of its first question
+attempt    one failed try; it stays when a later try succeeds
+event      what happened to a run: a limit moved, a server restarted
+migration  the numbered changes of these tables that were made
 
-A change here needs a new number in `migrations.py`: a test holds the text that makes the tables.
+A change here needs a new migration in `backend.py`: a test holds the text that makes the tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -32,8 +34,12 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.types import TypeEngine
 
 from bpals.types import OUTCOME, VERDICT
+
+# SQLite's application id of a ledger, and the first half of every advisory lock on PostgreSQL: `bpal`.
+LEDGER_ID = 0x6270616C
 
 TABLES = MetaData()
 
@@ -44,18 +50,24 @@ def now() -> str:
 
 
 OUTCOMES: tuple[str, ...] = tuple(OUTCOME.categories)
-_ONE_OF_SIX = f"outcome IN ({', '.join(repr(word) for word in OUTCOMES)})"
 
 # SQLite counts up by itself only in a column that is plainly INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _columns(kind: type[TypeEngine[Any]], *names: str, nullable: bool = False) -> Iterator[Column[Any]]:
+    return (Column(name, kind, nullable=nullable) for name in names)
+
+
+def _one_of(column: str, words: Sequence[str]) -> CheckConstraint:
+    return CheckConstraint(f"{column} IN ({', '.join(repr(word) for word in words)})")
+
 
 MIGRATION = Table(
     "migration",
     TABLES,
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("name", Text, nullable=False),
-    Column("bpals", Text, nullable=False),
-    Column("at", Text, nullable=False),
+    *_columns(Text, "name", "bpals", "at"),
 )
 
 JUDGE = Table(
@@ -63,11 +75,7 @@ JUDGE = Table(
     TABLES,
     Column("judge_id", _Id, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
-    Column("fingerprint", Text, nullable=False),
-    Column("dataset", Text, nullable=False),
-    Column("card", Text, nullable=False),
-    Column("observed", Text, nullable=False),
-    Column("at", Text, nullable=False),
+    *_columns(Text, "fingerprint", "dataset", "card", "observed", "at"),
 )
 
 QUESTION = Table(
@@ -75,12 +83,7 @@ QUESTION = Table(
     TABLES,
     Column("judge_id", _Id, ForeignKey("judge.judge_id"), primary_key=True, autoincrement=False),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("subject", Text, nullable=False),
-    Column("about", Text, nullable=False),
-    Column("polarity", Text, nullable=False),
-    Column("wording", Text, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("sha256", Text, nullable=False),
+    *_columns(Text, "subject", "about", "polarity", "wording", "text", "sha256"),
 )
 
 RUN = Table(
@@ -88,11 +91,7 @@ RUN = Table(
     TABLES,
     Column("run_id", _Id, primary_key=True),
     Column("judge_id", _Id, ForeignKey("judge.judge_id"), nullable=False),
-    Column("plan", Text, nullable=False),
-    Column("environment", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("counts", Text, nullable=False),
-    Column("began", Text, nullable=False),
+    *_columns(Text, "plan", "environment", "state", "counts", "began"),
     Column("ended", Text),
 )
 
@@ -102,13 +101,9 @@ FILM = Table(
     Column("film_id", _Id, primary_key=True),
     Column("judge_id", _Id, ForeignKey("judge.judge_id"), nullable=False),
     Column("run_id", _Id, ForeignKey("run.run_id"), nullable=False),
-    Column("image_id", Text, nullable=False),
-    Column("control", Text, nullable=False),
-    Column("sha256", Text, nullable=False),
-    *(Column(outcome, Integer, nullable=False) for outcome in OUTCOMES),
-    Column("prompt_tokens", BigInteger, nullable=False),
-    Column("cached_tokens", BigInteger, nullable=False),
-    Column("output_tokens", BigInteger, nullable=False),
+    *_columns(Text, "image_id", "control", "sha256"),
+    *_columns(Integer, *OUTCOMES),
+    *_columns(BigInteger, "prompt_tokens", "cached_tokens", "output_tokens"),
     Column("latency_ms", Double, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("at", Text, nullable=False),
@@ -121,17 +116,14 @@ REPLY = Table(
     Column("film_id", _Id, ForeignKey("film.film_id"), primary_key=True, autoincrement=False),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("outcome", Text, nullable=False),
-    Column("logit", Double),
-    Column("mass", Double),
+    *_columns(Double, "logit", "mass", nullable=True),
     Column("method", Text, nullable=False),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("cached_tokens", Integer, nullable=False),
-    Column("output_tokens", Integer, nullable=False),
+    *_columns(Integer, "prompt_tokens", "cached_tokens", "output_tokens"),
     Column("latency_ms", Double, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("why", Text),
     Column("raw", LargeBinary),
-    CheckConstraint(_ONE_OF_SIX),
+    _one_of("outcome", OUTCOMES),
     CheckConstraint("(outcome = 'answered') = (logit IS NOT NULL)"),
 )
 
@@ -141,15 +133,12 @@ JUDGMENT = Table(
     Column("film_id", _Id, ForeignKey("film.film_id"), primary_key=True, autoincrement=False),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("outcome", Text, nullable=False),
-    Column("p_present", Double),
-    Column("logit_present", Double),
-    Column("logit_absent", Double),
-    Column("mass", Double),
+    *_columns(Double, "p_present", "logit_present", "logit_absent", "mass", nullable=True),
     Column("why", Text),
-    CheckConstraint(_ONE_OF_SIX),
+    _one_of("outcome", OUTCOMES),
     CheckConstraint("(outcome = 'answered') = (p_present IS NOT NULL)"),
     CheckConstraint("p_present BETWEEN 0 AND 1"),
-    # Small rows that are read film by film: without a rowid they lie side by side.
+    # Small rows that are read image by image: without a rowid they lie side by side.
     sqlite_with_rowid=False,
 )
 
@@ -162,8 +151,7 @@ ATTEMPT = Table(
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column("kind", Text, nullable=False),
     Column("status", Integer),
-    Column("message", Text, nullable=False),
-    Column("at", Text, nullable=False),
+    *_columns(Text, "message", "at"),
 )
 
 EVENT = Table(
@@ -171,28 +159,19 @@ EVENT = Table(
     TABLES,
     Column("event_id", _Id, primary_key=True),
     Column("run_id", _Id, ForeignKey("run.run_id"), nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("at", Text, nullable=False),
+    *_columns(Text, "kind", "detail", "at"),
 )
-
 
 REVIEW_TABLES = MetaData()
 
 VERDICTS: tuple[str, ...] = tuple(VERDICT.categories)
 ROLES = ("reader", "adjudicator", "admin")
+# leased: being read blind; locked: blind read stored, revealed where the study reveals; done: complete.
 STATES = ("leased", "locked", "done", "skipped", "released")
-"""leased: being read blind; locked: blind read stored, revealed where the study reveals; done: nothing more to say."""
+# Of a case: still being read, or read alike by all; readers differ; their differences are settled.
 STAGES = ("reading", "disputed", "settled")
-"""Of a case: still being read, or read alike by all; readers differ; what they differed in is settled."""
 PHASES = ("blind", "second", "amended", "round", "imported")
 HOW = ("consensus", "majority", "adjudicator")
-
-
-def _one_of(column: str, words: tuple[str, ...]) -> CheckConstraint:
-    return CheckConstraint(f"{column} IN ({', '.join(repr(word) for word in words)})")
-
-
 _OPEN = text("taken < wanted AND withdrawn = 0")
 
 STUDY = Table(
@@ -225,8 +204,7 @@ SESSION = Table(
     Column("token", Text, primary_key=True),  # sha256 of the cookie
     Column("account_id", _Id, ForeignKey("account.account_id"), nullable=False),
     Column("began", Double, nullable=False),  # seconds, by the database's clock, as all Double times here
-    Column("seen", Double, nullable=False),
-    Column("ends", Double, nullable=False),
+    *_columns(Double, "seen", "ends"),
 )
 
 LINK = Table(
@@ -261,7 +239,7 @@ CASE = Table(
     Column("stage", Text, nullable=False, default="reading"),
     Column("round", Integer, nullable=False, default=0),  # of the discussion: the one that is asked for now
     UniqueConstraint("study_id", "image_id", "batch"),
-    # Cases that still take a reader: read ones leave it, so that the next case is found as fast at the end of a study.
+    # Only cases that still take a reader: so the next case is found as fast at the end of a study as at its start.
     Index("case_open", "study_id", "batch", "case_id", sqlite_where=_OPEN, postgresql_where=_OPEN),
     Index("case_stage", "study_id", "stage"),
     _one_of("stage", STAGES),
@@ -309,8 +287,7 @@ REVIEW = Table(
     Column("reading_id", Text, ForeignKey("reading.reading_id")),
     Column("image_id", Text, nullable=False),
     Column("finding", Text, nullable=False),  # of the vocabulary, a group's name, or one outside of both
-    Column("reader", Text, nullable=False),
-    Column("phase", Text, nullable=False),
+    *_columns(Text, "reader", "phase"),
     Column("round", Integer, nullable=False, default=0),  # of a discussion
     Column("repeat", Integer, nullable=False, default=0),  # 1: the reader has read this film before
     Column("verdict", Text, nullable=False),
@@ -322,8 +299,7 @@ REVIEW = Table(
     Column("note", Text),
     Column("quality", Text),  # of the film: good, limited, unreadable
     Column("devices", Text),  # present or absent
-    Column("active_s", Double),
-    Column("wall_s", Double),
+    *_columns(Double, "active_s", "wall_s", nullable=True),
     Column("position", Integer),
     Column("source", Text, nullable=False),  # room, or the name and sha256 of a file
     Column("external_id", Text, unique=True),  # of a read that was brought in: brought in twice, it is one
@@ -340,9 +316,7 @@ ADJUDICATION = Table(
     Column("adjudication_id", _Id, primary_key=True),
     Column("study_id", _Id, ForeignKey("study.study_id"), nullable=False),
     Column("case_id", _Id, ForeignKey("review_case.case_id"), nullable=False),
-    Column("finding", Text, nullable=False),
-    Column("verdict", Text, nullable=False),
-    Column("how", Text, nullable=False),
+    *_columns(Text, "finding", "verdict", "how"),
     Column("round", Integer, nullable=False, default=0),
     Column("account_id", _Id, ForeignKey("account.account_id")),  # null where the rule settled it
     Column("pinned", Text, nullable=False),  # {reading_id: version} that were on the screen
@@ -364,6 +338,14 @@ ENTRY = Table(
     Column("detail", Text, nullable=False),  # canonical JSON
     Column("key", Text, unique=True),  # of the request: sent twice, it is done once
     Column("reply", Text),  # what was answered, so that the second answer is the first
-    Column("previous", Text, nullable=False),
-    Column("hash", Text, nullable=False),
+    *_columns(Text, "previous", "hash"),
+)
+
+# PostgreSQL only: whether a commit was made when its answer was lost on the way.
+RECEIPTS = MetaData()
+RECEIPT = Table(
+    "receipt",
+    RECEIPTS,
+    Column("writer", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
 )

@@ -1,4 +1,9 @@
-"""A ledger in a file of the workspace: one writing process, a backup before each change of the tables."""
+"""A ledger in a file of the workspace: one writing process, a backup before each migration.
+
+ledger.sqlite  ledger.sqlite-wal      the tables, and SQLite's log
+ledger.lock  ledger.relayed.lock      held by the writer, and by a run whose answers the reading room writes
+ledger.sqlite-birth  -doubt           there while the ledger is made, and after the disk failed
+"""
 
 from __future__ import annotations
 
@@ -6,33 +11,181 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from bpals.errors import BpalsError, ContractBroken, LockHeld, WorkspaceError
-from bpals.store.ledger import backend, runs
-from bpals.store.ledger.backend import Dialect, Migration, Ready
-from bpals.store.ledger.locks import SERVING, Place, Together, Turn, held, holder, only_writer
+from bpals.store.files import sync_folder
+from bpals.store.ledger import runs
+from bpals.store.ledger.backend import Dialect, Migration, Ready, migrate, refuse_newer, version
+from bpals.store.ledger.locks import SERVING, FairLock, GroupCommit, held, holder, only_writer
+from bpals.store.ledger.schema import LEDGER_ID
 
 Connect = Callable[[], Any]
 """Gives a DB-API connection to the ledger's file, in autocommit mode."""
 
 BUSY_MS = 10_000
+# The log is moved into the file when it has grown by this much: a larger one makes every read slower.
 LOG_BYTES = 4 << 20
-"""The log is moved into the file when it has grown by this much."""
-
+# Connections that stay open for reading; more are opened while they are needed.
 READERS = 4
-"""Connections that stay open for reading; more are opened while they are needed."""
+# How long to wait for another process that migrates the same tables.
+PATIENCE_S, PAUSE_S = 10.0, 0.05
+MIGRATING = "bringing the ledger up to date"
+
+MAGIC = b"SQLite format 3\0"
+MOUNTS = Path("/proc/mounts")
+ELSEWHERE = "Name a folder on a local disk with --workspace DIR"
+# SQLite's log needs shared memory, which these do not have: two machines would damage the file.
+_NETWORK = re.compile(
+    r"(nfs\d?|cifs|smb\d?|smbfs|ncpfs|afs|ceph|lustre|gpfs|beegfs|glusterfs|davfs|drvfs|9p)$"
+    r"|fuse\.(sshfs|glusterfs|ceph|s3fs|gcsfuse|goofys|rclone|davfs|mergerfs|hadoop|mount-s3)"
+)
+_NO_JOURNAL = ("exfat", "vfat", "msdos")
+# The first SQLite whose log bears two writing processes.
+_FIXED = (3, 51, 3)
 
 _BEGIN = "begins_with"
-_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
+
+
+def unfit(folder: Path, mounts: str) -> str | None:
+    """Say why a ledger may not lie in a folder, given the text of /proc/mounts; None where it may."""
+    found = _mount_of(folder, mounts)
+    if found is None:
+        return None
+    point, kind, options = found
+    if _NETWORK.match(kind):
+        return (
+            f"{folder} lies on {point}, a network filesystem ({kind}): SQLite's log needs memory that all "
+            f"its users share, and would be damaged there. {ELSEWHERE}"
+        )
+    if kind in _NO_JOURNAL:
+        return f"{folder} lies on {point}, which is {kind}: it may lose a file in a power cut. {ELSEWHERE}"
+    if "ro" in options.split(","):
+        return f"{folder} lies on {point}, which is mounted read-only. {ELSEWHERE}"
+    return None
+
+
+def _mount_of(folder: Path, mounts: str) -> tuple[str, str, str] | None:
+    """Find the innermost mount that holds a folder; of two on one point the later one hides the earlier."""
+    best: tuple[str, str, str] | None = None
+    for line in mounts.splitlines():
+        words = line.split(" ")
+        if len(words) < 4:
+            continue
+        # /proc/mounts writes a space in a path as \040.
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words[1])
+        if folder.is_relative_to(point) and (best is None or len(point) >= len(best[0])):
+            best = (point, words[2], words[3])
+    return best
+
+
+def old_sqlite(version: tuple[int, ...]) -> str | None:
+    """Say what to mind with an SQLite of this version; None where its log is sound."""
+    if version >= _FIXED:
+        return None
+    written = ".".join(map(str, version))
+    return (
+        f"{written}, fine for a ledger: one process writes to a workspace, a judge run beside the reading room writes "
+        "through it, and bpals refuses a second (before 3.51.3 SQLite itself does not bear two)"
+    )
+
+
+class Place:
+    """The file of one ledger and the files beside it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Name the files; nothing is read or made yet."""
+        self.path = Path(path)
+        self.log = Path(f"{self.path}-wal")
+        self.lock = self.path.with_suffix(".lock")
+        self.relayed = self.path.with_suffix(".relayed.lock")  # held by a run whose answers the serving process writes
+        self.socket = self.path.with_name(f".{self.path.stem}.sock")  # where the serving process takes them
+        self.birth = Path(f"{self.path}-birth")  # while it exists, a half-made file is known as ours
+        self.doubt = Path(f"{self.path}-doubt")  # after a failed read or write: the next writer verifies first
+
+    def check(self, *, must_exist: bool) -> bool:
+        """Say whether a ledger is here already; refuse a place or a file that is not fit to be one."""
+        folder = self.path.absolute().parent.resolve()
+        try:
+            mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            mounts = ""  # only Linux has it
+        if why := unfit(folder, mounts):
+            raise WorkspaceError(why)
+        try:
+            return self._look(must_exist=must_exist)
+        except OSError as error:
+            raise WorkspaceError(f"{self.path} cannot be read: {error.strerror}. {ELSEWHERE}") from None
+
+    def _look(self, *, must_exist: bool) -> bool:
+        try:
+            kind = self.path.stat().st_mode
+        except FileNotFoundError:
+            if self.log_bytes():
+                raise WorkspaceError(
+                    f"{self.path} is gone, but {self.log.name}, which holds its last answers, is still there. "
+                    f"Put the ledger back, or remove {self.log} to begin anew"
+                ) from None
+            if must_exist:
+                raise WorkspaceError(
+                    f"{self.path} does not exist: no judge was asked here. "
+                    f"Type: bpals judge run SPEC --images PATH --workspace {self.path.parent}"
+                ) from None
+            return False
+        if not stat.S_ISREG(kind):
+            raise WorkspaceError(f"{self.path} is no file. {ELSEWHERE}")
+        self._read_header()
+        return True
+
+    def _read_header(self) -> None:
+        with self.path.open("rb") as file:
+            header = file.read(100)
+        if self.birth.exists() and header[:16] in {b"", MAGIC}:
+            return
+        if not header:
+            raise WorkspaceError(
+                f"{self.path} is empty: its content was cut off. Put a backup in its place, or remove it to begin anew"
+            )
+        if header[:16] != MAGIC:
+            raise WorkspaceError(f"{self.path} is not a database, and is left as it is. {ELSEWHERE}")
+        page = int.from_bytes(header[16:18], "big")
+        whole = int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page)
+        # While there is a log, the header may be older than the file: then its size proves nothing.
+        if len(header) < 100 or (not self.log_bytes() and self.path.stat().st_size < whole):
+            raise WorkspaceError(
+                f"{self.path} is cut off after {self.path.stat().st_size} bytes. Put a backup in its place"
+            )
+        if int.from_bytes(header[68:72], "big") != LEDGER_ID:
+            raise WorkspaceError(
+                f"{self.path} is a database that bpals did not make, and is left as it is. {ELSEWHERE}"
+            )
+
+    def log_bytes(self) -> int:
+        """Give the size of the log; 0 if there is none."""
+        try:
+            return self.log.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def announce(self) -> None:
+        """Mark that a ledger is about to be made here, so that a half-made one is known as ours."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.birth.touch()
+            sync_folder(self.path.absolute().parent)
+        except OSError as error:
+            raise WorkspaceError(f"{self.path} cannot be made: {error.strerror}. {ELSEWHERE}") from None
 
 
 def file_connection(path: Path, *, readonly: bool) -> sqlite3.Connection:
@@ -41,20 +194,24 @@ def file_connection(path: Path, *, readonly: bool) -> sqlite3.Connection:
     return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000)
 
 
-class Link:
-    """One connection that writes, by one thread at a time, and some that read; after an error of the disk none does."""
+class FileBackend:
+    """One connection that writes, for one thread at a time, and some that read; an error of the disk ends both."""
+
+    dialect: Dialect = "sqlite"
 
     def __init__(self, place: Place, connect: Connect, *, readonly: bool) -> None:
-        """Open the connection that writes and set it up."""
+        """Open the connection that writes and set it up: use `FileBackend.open`."""
+        self.path = place.path
+        self.where = str(place.path)
         self._place = place
         self._readonly = readonly
-        self._turn = Turn()
-        self._together = Together(self._turn, lambda: self._use(self._writer, "BEGIN IMMEDIATE"))
+        self._lock = FairLock()
+        self._group = GroupCommit(self._lock, lambda: self._use(self._writer, "BEGIN IMMEDIATE"))
         self._ended = ""
         self._inode: tuple[int, int] | None = None
         self._log_kept = 0
         self._writer = create_engine("sqlite://", creator=connect, poolclass=StaticPool, pool_reset_on_return=None)
-        # Nobody waits for a reader's connection: it costs less than a thread that stands still.
+        # No limit on readers: a connection costs less than a thread that waits for one.
         self._readers = create_engine(
             "sqlite://", creator=connect, poolclass=QueuePool, pool_size=READERS, max_overflow=-1
         )
@@ -63,33 +220,38 @@ class Link:
         for engine in (self._writer, self._readers):
             event.listen(engine, "begin", _begin)
         try:
-            with self._speaking():
+            with self._translated_errors():
                 self._writer.connect().close()
         except (BpalsError, OSError):
             self._writer.dispose()
             raise
-        self._inode = self._where()
+        self._inode = self._find_inode()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], connect: Connect | None, *, readonly: bool, must_exist: bool) -> Self:
+        """Connect to the file at a path, making it if nothing is there; a file that is no ledger is never touched."""
+        place = Place(path)
+        if not place.check(must_exist=readonly or must_exist):
+            place.announce()
+        connect = connect or functools.partial(file_connection, place.path, readonly=readonly)
+        return cls(place, connect, readonly=readonly)
 
     def _set_up_writer(self, driver: Any, _record: object) -> None:
-        cursor = driver.cursor()
-        _set_up(cursor)
-        if not self._readonly:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            (mode,) = cursor.fetchone()
-            if mode != "wal":
-                raise WorkspaceError(f"{self._place.path} cannot keep a write-ahead log (it is in mode {mode!r})")
-        cursor.close()
+        with contextlib.closing(_set_up(driver)) as cursor:
+            if not self._readonly:
+                cursor.execute("PRAGMA journal_mode=WAL")
+                (mode,) = cursor.fetchone()
+                if mode != "wal":
+                    raise WorkspaceError(f"{self.path} cannot keep a write-ahead log (it is in mode {mode!r})")
 
     def _set_up_reader(self, driver: Any, _record: object) -> None:
-        cursor = driver.cursor()
-        _set_up(cursor)
-        cursor.execute("PRAGMA query_only=ON")
-        cursor.close()
+        with contextlib.closing(_set_up(driver)) as cursor:
+            cursor.execute("PRAGMA query_only=ON")
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """Open a transaction that may write; it is durable when this ends, or it never was."""
-        with self._turn, self._use(self._writer, "BEGIN IMMEDIATE") as connection:
+        with self._lock, self._use(self._writer, "BEGIN IMMEDIATE") as connection:
             yield connection
         self._empty_log_if_due()
 
@@ -99,13 +261,13 @@ class Link:
         with self._use(self._readers, "BEGIN") as connection:
             yield connection
 
-    def change(self, work: Callable[[Connection], _Given]) -> _Given:
-        """Do some work in a transaction that may write, and give what it gives once that is durable."""
-        given = self._together.do(work)
+    def change(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Do some work in a transaction that may write, and give its result once that is durable."""
+        result = self._group.do(work)
         self._empty_log_if_due()
-        return given
+        return result
 
-    def look(self, work: Callable[[Connection], _Given]) -> _Given:
+    def look(self, work: Callable[[Connection], _Result]) -> _Result:
         """Do some work that only reads, in a transaction of its own."""
         with self.reading() as connection:
             return work(connection)
@@ -113,7 +275,7 @@ class Link:
     def glance(self, ready: Ready, **values: Any) -> Any:
         """Give the first row of one statement that only reads, in no transaction."""
         self._check_place()
-        with self._speaking():
+        with self._translated_errors():
             driver = self._readers.raw_connection()
             try:
                 return ready.first_of(driver, values)
@@ -121,10 +283,18 @@ class Link:
                 driver.close()
 
     @contextlib.contextmanager
-    def bare(self) -> Iterator[Connection]:
-        """Give the connection outside of any transaction: checkpoints and backups need that."""
-        with self._turn, self._use(self._writer, "") as connection:
+    def no_transaction(self) -> Iterator[Connection]:
+        """Give the writing connection outside of any transaction: checkpoints and backups need that."""
+        with self._lock, self._use(self._writer, "") as connection:
             yield connection
+
+    @contextlib.contextmanager
+    def _use(self, engine: Engine, begin: str) -> Iterator[Connection]:
+        self._check_place()
+        with self._translated_errors(), engine.connect() as connection:
+            connection.execution_options(**{_BEGIN: begin})
+            with connection.begin():
+                yield connection
 
     def _empty_log_if_due(self) -> None:
         if self._place.log_bytes() - self._log_kept >= LOG_BYTES:
@@ -132,58 +302,51 @@ class Link:
 
     def checkpoint(self) -> None:
         """Move the log into the file and empty it; what a reader still needs stays for the next time."""
-        with self.bare() as connection:
+        with self.no_transaction() as connection:
             connection.exec_driver_sql("PRAGMA busy_timeout=0")
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
             connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_MS}")
         self._log_kept = self._place.log_bytes()
 
-    def _check_place(self) -> None:
-        if self._ended:
-            raise WorkspaceError(self._ended)
-        if self._where() != self._inode:
-            self._ended = (
-                f"{self._place.path} was removed or replaced while it was in use: nothing more is written. "
-                "Put it back, then type the same command again"
-            )
-            raise WorkspaceError(self._ended)
-
-    @contextlib.contextmanager
-    def _use(self, engine: Engine, begin: str) -> Iterator[Connection]:
-        self._check_place()
-        with self._speaking(), engine.connect() as connection:
-            connection.execution_options(**{_BEGIN: begin})
-            with connection.begin():
-                yield connection
-
     def close(self) -> None:
-        """Close the connections; what follows is refused."""
-        with self._turn:
-            self._ended = self._ended or f"{self._place.path} is closed"
+        """Close the connections; later calls are refused."""
+        with self._lock:
+            self._ended = self._ended or f"{self.path} is closed"
             # The writer goes last: who closes last empties the log.
             self._readers.dispose()
             self._writer.dispose()
 
-    def _where(self) -> tuple[int, int] | None:
+    def _check_place(self) -> None:
+        if self._ended:
+            raise WorkspaceError(self._ended)
+        # A removed file lives on for whoever has it open: its answers would be lost at the end.
+        if self._find_inode() != self._inode:
+            self._ended = (
+                f"{self.path} was removed or replaced while it was in use: nothing more is written. "
+                "Put it back, then type the same command again"
+            )
+            raise WorkspaceError(self._ended)
+
+    def _find_inode(self) -> tuple[int, int] | None:
         try:
-            found = self._place.path.stat()
+            found = self.path.stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
     @contextlib.contextmanager
-    def _speaking(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except (DBAPIError, sqlite3.Error) as error:
-            raise self._say(error) from error
+            raise self._translate(error) from error
 
-    def _say(self, error: DBAPIError | sqlite3.Error) -> Exception:
-        """Turn an error of the driver into one that says what to do, and end what may not go on."""
-        path = self._place.path
-        said = error.orig if isinstance(error, DBAPIError) else error
-        code = getattr(said, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-        name = getattr(said, "sqlite_errorname", said)
+    def _translate(self, error: DBAPIError | sqlite3.Error) -> Exception:
+        """Turn an error of the driver into one that says what to do, and stop writing where it is not safe."""
+        path = self.path
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        name = getattr(cause, "sqlite_errorname", cause)
         match code & 0xFF:
             case sqlite3.SQLITE_FULL:
                 self._ended = (
@@ -192,81 +355,31 @@ class Link:
                 return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             case sqlite3.SQLITE_IOERR:
                 # A second fsync after a failed one may falsely succeed: stop, reopen, verify.
-                self._doubt()
+                # The disk that failed may also refuse this note; then the verification is lost, nothing else.
+                with contextlib.suppress(OSError):
+                    self._place.doubt.touch()
                 self._ended = (
                     f"{path} could not be read or written ({name}): nothing more is written. "
                     "Check the disk, then type the same command again; the ledger is verified first"
                 )
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-                self._ended = f"{path} is damaged or cut off ({said}). Put a backup in its place"
+                self._ended = f"{path} is damaged or cut off ({cause}). Put a backup in its place"
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
                 self._ended = (
-                    f"{path} cannot be opened for this ({said}). "
+                    f"{path} cannot be opened for this ({cause}). "
                     "Give yourself the right to write it and its folder, or name another with --workspace DIR"
                 )
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return WorkspaceError(f"another process is writing to {path}. Wait for it to end, then type it again")
             case sqlite3.SQLITE_CONSTRAINT:
-                return ContractBroken(f"{path} refuses a row: {said}")
+                return ContractBroken(f"{path} refuses a row: {cause}")
             case _:
                 return error
         return WorkspaceError(self._ended)
 
-    def _doubt(self) -> None:
-        # The disk that failed may also refuse this note; then the verification is lost, nothing else.
-        with contextlib.suppress(OSError):
-            self._place.doubt.touch()
-
-
-def _set_up(cursor: Any) -> None:
-    cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.execute("PRAGMA synchronous=FULL")
-    # SQLite's own checkpoints hide an error of the disk: they are done by hand, in `writing`.
-    cursor.execute("PRAGMA wal_autocheckpoint=0")
-
-
-def _begin(connection: Connection) -> None:
-    if statement := connection.get_execution_options().get(_BEGIN, "BEGIN"):
-        connection.exec_driver_sql(statement)
-
-
-BRINGING = "bringing the ledger up to date"
-PATIENCE_S, PAUSE_S = 10.0, 0.05
-"""How long one waits for another process that does just that."""
-
-
-class FileHome:
-    """The file of one ledger, the files beside it, and the connections to it."""
-
-    dialect: Dialect = "sqlite"
-
-    def __init__(self, place: Place, link: Link) -> None:
-        """Take over a connection: use `FileHome.open`."""
-        self._place = place
-        self.link = link
-        self.where = str(place.path)
-
-    @classmethod
-    def open(
-        cls, path: str | os.PathLike[str], connect: Connect | None, *, readonly: bool, must_exist: bool
-    ) -> FileHome:
-        """Connect to the file at a path, making it if nothing is there; a file that is no ledger is never touched."""
-        place = Place(path)
-        if not place.check(must_exist=readonly or must_exist):
-            place.announce()
-        connect = connect or functools.partial(file_connection, place.path, readonly=readonly)
-        return cls(place, Link(place, connect, readonly=readonly))
-
-    @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._place.path
-
     def bring_up(self, known: Sequence[Migration], *, readonly: bool) -> None:
-        """Make the changes of the tables that are due: all or none, and first a backup of what is there."""
-        found = self.link.look(backend.version)
-        backend.refuse_newer(self.where, found, known)
+        """Make the migrations that are due: all or none, and first a backup of what is there."""
+        refuse_newer(self.where, self.look(version), known)
         if readonly and self._due(known):
             self._bring_up_elsewhere(known)
             return
@@ -276,34 +389,31 @@ class FileHome:
                 self._bring_up_now(known)
             except LockHeld:
                 # Two that find a new ledger at one moment: one makes its tables, the other finds them made.
-                if time.monotonic() > until or holder(self._place.lock) not in {None, "", BRINGING}:
+                if time.monotonic() > until or holder(self._place.lock) not in {None, "", MIGRATING}:
                     raise
                 time.sleep(PAUSE_S)
 
     def _due(self, known: Sequence[Migration]) -> bool:
-        return self.link.look(backend.version) < known[-1].number or self._place.birth.exists()
+        return self.look(version) < known[-1].number or self._place.birth.exists()
 
     def _bring_up_now(self, known: Sequence[Migration]) -> None:
         latest = known[-1].number
-        with only_writer(self._place.lock, BRINGING):
-            found = self.link.look(backend.version)
+        with only_writer(self._place.lock, MIGRATING):
+            found = self.look(version)
             if 0 < found < latest:
                 self._copy(Path(f"{self.path}.before-{latest}"))
-            with self.link.writing() as connection:
-                backend.make_due(connection, found, known)
-            self.link.checkpoint()
+            with self.writing() as connection:
+                migrate(connection, found, known)
+            self.checkpoint()
             self._place.birth.unlink(missing_ok=True)
-            self._place.sync_folder()
+            sync_folder(self.path.absolute().parent)
 
     def _bring_up_elsewhere(self, known: Sequence[Migration]) -> None:
-        """Bring the tables up through a connection that may write: a reader of old tables has no other way."""
-        found = self.link.look(backend.version)
+        """Migrate through a connection that may write: a reader of old tables has no other way."""
+        found = self.look(version)
         try:
-            writer = FileHome.open(self.path, None, readonly=False, must_exist=True)
-            try:
+            with contextlib.closing(FileBackend.open(self.path, None, readonly=False, must_exist=True)) as writer:
                 writer.bring_up(known, readonly=False)
-            finally:
-                writer.link.close()
         except (BpalsError, OSError) as error:
             raise WorkspaceError(
                 f"{self.path} has tables {found}, this bpals reads {known[-1].number}, "
@@ -312,7 +422,7 @@ class FileHome:
 
     @contextlib.contextmanager
     def lock(self, what: str) -> Iterator[None]:
-        """Be the only writer while inside; a second is refused, and told the process and host of the first."""
+        """Be the only writer while inside; a second gets an error with the process and host of the first."""
         with only_writer(self._place.lock, what):
             self._settle()
             yield
@@ -323,32 +433,45 @@ class FileHome:
         return held(self._place.relayed) if now == SERVING else now is not None
 
     def _settle(self) -> None:
-        """Look at what the last writer left: verify after an error of the disk, and empty the log.
-
-        A log that was written but not synced may be read back from memory only. Copying it into the file and syncing
-        that makes it true.
-        """
+        """Check what the last writer left: verify after an error of the disk, and empty the log."""
         doubted = self._place.doubt.exists()
-        if doubted and (found := self.link.look(runs.problems)):
+        if doubted and (found := self.look(runs.problems)):
             raise WorkspaceError(f"{self.path} is damaged: {found[0]}. Put a backup in its place")
-        self.link.checkpoint()
+        # A log that was written but not synced may be read back from memory only. A checkpoint makes it durable.
+        self.checkpoint()
         if doubted:
             self._place.doubt.unlink(missing_ok=True)
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Copy the ledger as it is at one moment to a new file; runs may go on meanwhile."""
-        target = Path(target)
-        if target.exists():
+        if Path(target).exists():
             raise WorkspaceError(f"{target} is there already and is not overwritten. Name another file")
-        self._copy(target)
+        self._copy(Path(target))
 
     def _copy(self, target: Path) -> None:
         part = Path(f"{target}.part-{os.getpid()}")
         part.unlink(missing_ok=True)
         try:
-            with self.link.bare() as connection:
+            with self.no_transaction() as connection:
                 connection.exec_driver_sql("VACUUM INTO ?", (str(part),))
-            place = Place(target)
-            place.take(part)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(target)
+            sync_folder(target.absolute().parent)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _set_up(driver: Any) -> Any:
+    cursor = driver.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA synchronous=FULL")
+    # SQLite's own checkpoints hide an error of the disk: they are done by hand, in `writing`.
+    cursor.execute("PRAGMA wal_autocheckpoint=0")
+    return cursor
+
+
+def _begin(connection: Connection) -> None:
+    if statement := connection.get_execution_options().get(_BEGIN, "BEGIN"):
+        connection.exec_driver_sql(statement)

@@ -1,7 +1,7 @@
-"""Bringing what another ledger holds of a judge into this one: whole films, by their names, as often as one likes.
+"""Taking a judge's runs and images from another ledger; taking them twice changes nothing.
 
-A film that is not here comes as it is there. Of one that is here, an answer that failed is replaced by one that did
-not, and what differs otherwise is a clash: it is reported, and what was here first stays. Nothing is ever averaged.
+A new image comes as it is. In a known one an answer replaces a failure. Any other difference is a clash: it is
+reported, and what was here first stays. Nothing is ever averaged.
 """
 
 from __future__ import annotations
@@ -13,54 +13,31 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from bpals.store.ledger import runs
-from bpals.store.ledger.answers import (
-    Asking,
-    FilmRows,
-    KnownFilm,
-    Row,
-    Statements,
-    add_attempts,
-    known_films,
-    put_films,
-)
-from bpals.store.ledger.locks import alone
-from bpals.store.ledger.schema import ATTEMPT, EVENT, FILM, JUDGMENT, REPLY, RUN
+from bpals.store.ledger.answers import FilmRows, Known, QuestionSet, Row, add_attempts, known_films, put_films
+from bpals.store.ledger.locks import lock_answers
+from bpals.store.ledger.schema import ATTEMPT, FILM, JUDGMENT, REPLY, RUN
 
+# Images of one transaction: with 28 questions each some 6,000 rows, and a few megabytes.
 FILMS_AT_ONCE = 200
-"""Films of one transaction: with 28 questions each some 6,000 rows, and a few megabytes."""
-OUTCOME, LOGIT = 1, 2
-"""Where they stand in a row of `reply`."""
+OUTCOME, LOGIT = 1, 2  # their positions in a row of `reply` without its film_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Clash:
-    """Two ledgers that say different things of one film, or of one subject of it."""
+    """A difference between two ledgers about one image, or about one subject of it."""
 
     judge: str
-    image_id: str
-    """A film, or the name of a control."""
-    subject: str
-    """Empty where the film's bytes differ."""
-    here: str
-    """What is kept ..."""
-    there: str
-    """... and what the other one says."""
-
-
-@dataclass(slots=True)
-class Taken:
-    """What one batch of films brought."""
-
-    new: int = 0
-    """Films that were not here; controls are none."""
-    clashes: list[Clash] | None = None
+    image_id: str  # an image, or the name of a control
+    subject: str  # empty where the bytes of the image differ
+    here: str  # what is kept
+    there: str  # what the other ledger has
 
 
 def stored_films(connection: Connection, judge_id: int, after: int) -> tuple[int, list[FilmRows]]:
-    """Give the next films of a judge as rows, in the order of their ids, and the id of the last; none at the end."""
+    """Give the next images of a judge as rows, in the order of their ids, and the last id; none at the end."""
     columns = (FILM.c.film_id, FILM.c.image_id, FILM.c.control, FILM.c.sha256, FILM.c.run_id, FILM.c.at)
-    asked = select(*columns).where(FILM.c.judge_id == judge_id, FILM.c.film_id > after)
-    found = connection.execute(asked.order_by(FILM.c.film_id).limit(FILMS_AT_ONCE)).all()
+    query = select(*columns).where(FILM.c.judge_id == judge_id, FILM.c.film_id > after)
+    found = connection.execute(query.order_by(FILM.c.film_id).limit(FILMS_AT_ONCE)).all()
     if not found:
         return after, []
     ids = [row[0] for row in found]
@@ -81,24 +58,24 @@ def stored_films(connection: Connection, judge_id: int, after: int) -> tuple[int
 
 
 def _by_film(connection: Connection, table: Any, ids: Sequence[int]) -> dict[int, list[Row]]:
-    """Read the rows of some films, each film's in the order of its key."""
+    """Read the rows of some images, each image's in the order of its key."""
     found: dict[int, list[Row]] = {}
-    asked = select(*table.columns).where(table.c.film_id.in_(ids)).order_by(*table.primary_key.columns)
-    for film_id, *row in connection.execute(asked):
+    query = select(*table.columns).where(table.c.film_id.in_(ids)).order_by(*table.primary_key.columns)
+    for film_id, *row in connection.execute(query):
         found.setdefault(film_id, []).append(tuple(row))
     return found
 
 
 def take_runs(connection: Connection, judge_id: int, others: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """Bring the runs of a judge over, each once, with its events; give the number of each there and here."""
-    alone(connection)
+    """Take the runs of a judge, each once, with its events; give its number there -> its number here."""
+    lock_answers(connection)
     numbers = {}
     for other in others:
         row = {name: other[name] for name in RUN.columns.keys() if name not in ("run_id", "judge_id")}  # noqa: SIM118
         begun = {**row, "judge_id": judge_id}
         run_id = runs.begin(connection, begun, again=True)
         numbers[int(other["run_id"])] = run_id
-        # It may have gone on since it was brought over.
+        # It may have gone on since it was taken last.
         later = {name: row[name] for name in ("state", "counts", "ended")}
         if row["ended"] is not None or row["state"] != "running":
             connection.execute(update(RUN).where(RUN.c.run_id == run_id).values(later))
@@ -107,33 +84,22 @@ def take_runs(connection: Connection, judge_id: int, others: Sequence[Mapping[st
     return numbers
 
 
-def stored_runs(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
-    """Give the runs of a judge as rows, each with the rows of its events."""
-    rows = connection.execute(select(RUN).where(RUN.c.judge_id == judge_id).order_by(RUN.c.run_id)).mappings()
-    found = [dict(row) for row in rows]
-    for run in found:
-        asked = select(EVENT.c.kind, EVENT.c.detail, EVENT.c.at).where(EVENT.c.run_id == run["run_id"])
-        run["events"] = [dict(row) for row in connection.execute(asked.order_by(EVENT.c.event_id)).mappings()]
-    return found
-
-
 def take_films(
     connection: Connection,
-    statements: Statements,
-    asking: Asking,
+    question_set: QuestionSet,
     judge_id: int,
     films: Sequence[FilmRows],
     numbers: Mapping[int, int],
-) -> Taken:
-    """Bring some films over, their runs numbered as they are here; say what is new and what clashes."""
-    alone(connection)
+) -> tuple[int, list[Clash]]:
+    """Take some images, their runs numbered as they are here; give how many are new, and the clashes."""
+    lock_answers(connection)
     ours = {(film.image_id, film.control): _renumbered(film, numbers) for film in films}
     known = known_films(connection, judge_id, ours)
-    clashes = list(_clashes(connection, asking, known, ours))
-    put_films(connection, statements, asking, judge_id, ours.values())
+    clashes = list(_clashes(connection, question_set, known, ours))
+    put_films(connection, question_set, judge_id, ours.values())
     for key, there in known.items():
-        add_attempts(connection, statements, there.film_id, ours[key])
-    return Taken(new=sum(not control for _, control in ours.keys() - known.keys()), clashes=clashes)
+        add_attempts(connection, there.film_id, ours[key])
+    return sum(not control for _, control in ours.keys() - known.keys()), clashes
 
 
 def _renumbered(film: FilmRows, numbers: Mapping[int, int]) -> FilmRows:
@@ -146,29 +112,29 @@ def _renumbered(film: FilmRows, numbers: Mapping[int, int]) -> FilmRows:
 
 def _clashes(
     connection: Connection,
-    asking: Asking,
-    known: Mapping[tuple[str, str], KnownFilm],
+    question_set: QuestionSet,
+    known: Mapping[tuple[str, str], Known],
     films: Mapping[tuple[str, str], FilmRows],
 ) -> Iterator[Clash]:
-    """Compare the films that are here with the same ones there: bytes, outcomes and numbers, not the time it took."""
+    """Compare known images with the same ones there: bytes, outcomes and numbers, but not latencies."""
     stored = _by_film(connection, REPLY, [each.film_id for each in known.values()])
     for key, there in known.items():
         film = films[key]
         name = film.image_id if not film.control else f"control {film.control}"
         if there.sha256 and film.sha256 and there.sha256 != film.sha256:
-            yield Clash(judge=asking.judge, image_id=name, subject="", here=there.sha256, there=film.sha256)
+            yield Clash(question_set.judge, name, "", there.sha256, film.sha256)
             continue
-        for (_, subject), numbers in asking.groups.items():
-            here, other = ([rows[number] for number in numbers] for rows in (stored[there.film_id], film.replies))
-            if any(row[OUTCOME] == "failed" for row in (*here, *other)):
-                continue
-            if _said(here) != _said(other):
-                yield Clash(judge=asking.judge, image_id=name, subject=subject, here=_words(here), there=_words(other))
+        for (_, subject), numbers in question_set.groups.items():
+            here, other = (
+                [(rows[number][OUTCOME], rows[number][LOGIT]) for number in numbers]
+                for rows in (stored[there.film_id], film.replies)
+            )
+            # A failure is no answer: it cannot contradict one.
+            if here != other and not any(outcome == "failed" for outcome, _ in (*here, *other)):
+                words = (", ".join(answer_words(*answer) for answer in answers) for answers in (here, other))
+                yield Clash(question_set.judge, name, subject, *words)
 
 
-def _said(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
-    return [(row[OUTCOME], row[LOGIT]) for row in rows]
-
-
-def _words(rows: Sequence[Row]) -> str:
-    return ", ".join(row[OUTCOME] if row[LOGIT] is None else f"{row[OUTCOME]} {row[LOGIT]:.6g}" for row in rows)
+def answer_words(outcome: str, value: float | None) -> str:
+    """Write an answer for the report of a clash."""
+    return outcome if value is None else f"{outcome} {value:.6g}"

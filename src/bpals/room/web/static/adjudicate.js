@@ -1,4 +1,4 @@
-// Settling what readers disagree about: their answers side by side without names, the film, and one verdict a finding.
+// Settling what readers disagree about: their answers side by side without names, the film, and one verdict per finding.
 // An adjudicator settles; in a discussion the readers are asked again, round by round.
 
 import { ask, LATE_MS, newKey, onRetry, pause, REPLY_MS, retryNow, Unreached } from "./api.js";
@@ -6,7 +6,7 @@ import { Keys } from "./keys.js";
 import { announce, byId, choose, keepFocus, make, toggle } from "./page.js";
 import { FilmStore, Panes } from "./panes.js";
 import { NOT_SAVED } from "./sending.js";
-import { SIGNS, spoken, VERDICTS } from "./sheet.js";
+import { SIGNS, readable, VERDICTS } from "./sheet.js";
 import { FilmTools } from "./tools.js";
 
 const TRY_AGAIN_MS = 2000;
@@ -65,7 +65,7 @@ class SettlingPage {
     this.verdicts = {};
     this.how = {};
     const { disputes, round, rounds } = disagreement;
-    const names = disputes.map(({ finding }) => spoken(finding)).join(", ");
+    const names = disputes.map(({ finding }) => readable(finding)).join(", ");
     byId("phase").textContent = this.rounds ? `Round ${round} of ${rounds}: ${names}.` : `Readers differ on ${names}.`;
     byId("note").value = "";
     byId("disputes").replaceChildren(...disputes.map((dispute, at) => this.#dispute(dispute, at)));
@@ -80,15 +80,15 @@ class SettlingPage {
 
   #dispute({ finding, opinions, earlier }, at) {
     const key = this.findingKeys[finding];
-    const legend = make("legend", {}, key ? make("kbd", {}, key.toUpperCase()) : null, ` ${spoken(finding)}`);
+    const legend = make("legend", {}, key ? make("kbd", {}, key.toUpperCase()) : null, ` ${readable(finding)}`);
     const heads = make("tr", {}, ...opinions.map((each) => make("th", { scope: "col" }, each.yours ? `${each.reader} (you)` : each.reader)));
-    const cells = make("tr", {}, ...opinions.map((opinion) => make("td", { class: opinion.verdict }, ...said(opinion))));
+    const cells = make("tr", {}, ...opinions.map((opinion) => make("td", { class: opinion.verdict }, ...opinionWords(opinion))));
     const table = make("table", { class: "opinions" }, make("thead", {}, heads), make("tbody", {}, cells));
     const verdicts = VERDICTS.map((verdict) => {
       const about = { type: "radio", name: `verdict${at}`, value: verdict, change: () => this.#take(finding, verdict) };
       return make("label", {}, make("input", about), ` ${SIGNS[verdict]} ${verdict}`);
     });
-    const group = make("div", { class: "radios", role: "radiogroup", "aria-label": `Verdict on ${spoken(finding)}` }, ...verdicts);
+    const group = make("div", { class: "radios", role: "radiogroup", "aria-label": `Verdict on ${readable(finding)}` }, ...verdicts);
     const parts = [legend, table, ...before(earlier), group];
     if (!this.rounds) parts.push(this.#howChoice(finding, opinions, at));
     return make("fieldset", { class: "dispute", "data-finding": finding }, ...parts);
@@ -146,7 +146,7 @@ class SettlingPage {
     }
     this.#keep();
     this.#drawBoxes(finding);
-    announce(`${spoken(finding)}: ${verdict}.`);
+    announce(`${readable(finding)}: ${verdict}.`);
   }
 
   #cycle(finding, shift) {
@@ -160,7 +160,7 @@ class SettlingPage {
     if (!canvas || !this.case) return;
     canvas.boxes = this.case.disputes.flatMap(({ finding, opinions }) =>
       opinions.flatMap(({ reader, boxes }) =>
-        boxes.map((box) => ({ ...box, name: `${reader}: ${spoken(finding)}`, chosen: finding === chosen })),
+        boxes.map((box) => ({ ...box, name: `${reader}: ${readable(finding)}`, chosen: finding === chosen })),
       ),
     );
     canvas.redraw();
@@ -169,7 +169,7 @@ class SettlingPage {
   async save() {
     if (!this.case || this.busy) return;
     const missing = this.case.disputes.filter(({ finding }) => !this.verdicts[finding]);
-    if (missing.length) return this.#notice(`No verdict yet: ${missing.map(({ finding }) => spoken(finding)).join(", ")}.`);
+    if (missing.length) return this.#notice(`No verdict yet: ${missing.map(({ finding }) => readable(finding)).join(", ")}.`);
     this.#close(true);
     try {
       const saved = await this.#send();
@@ -264,7 +264,7 @@ class SettlingPage {
   }
 }
 
-function said({ verdict, confidence, note, boxes }) {
+function opinionWords({ verdict, confidence, note, boxes }) {
   const parts = [make("b", {}, `${SIGNS[verdict]} ${verdict}`)];
   if (confidence !== null && confidence !== undefined) parts.push(make("br"), `confidence ${confidence} %`);
   if (boxes.length) parts.push(make("br"), `${boxes.length} box${boxes.length > 1 ? "es" : ""} on the film`);

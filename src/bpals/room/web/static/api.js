@@ -6,26 +6,26 @@ export class Unreached extends Error {}
 /** Nobody is logged in any more. */
 export class LoggedOut extends Error {}
 
-/** The room said no, and why; `told` is all that it said. */
+/** The room refused, and why; `reply` is all that it sent. */
 export class Denied extends Error {
-  constructor(status, told) {
-    super(sentence(told?.error?.message ?? `The room refused this (${status}).`));
+  constructor(status, reply) {
+    super(sentence(reply?.error?.message ?? `The room refused this (${status}).`));
     this.status = status;
-    this.code = told?.error?.code ?? "";
-    this.told = told ?? {};
+    this.code = reply?.error?.code ?? "";
+    this.reply = reply ?? {};
   }
 }
 
 const PATIENCE_MS = 20_000;
 /** So long the reply to something written may take: after that it is sent again, which its key makes harmless. */
 export const REPLY_MS = 6000;
-/** After so long without a reply the reader is told that it is not saved yet. */
+/** After so long without a reply the reader sees that it is not saved yet. */
 export const LATE_MS = 2000;
 const RETRY = "bpals-retry";
 /** Heard by whatever waits to be tried again. */
 const TRY_AGAIN = new Set([408, 425, 429, 500, 502, 503, 504]);
 
-/** Write what the room said as a sentence: others may follow it. */
+/** Write the message of the room as a sentence: others may follow it. */
 function sentence(words) {
   return `${words.charAt(0).toUpperCase()}${words.slice(1)}${/[.!?]$/.test(words) ? "" : "."}`;
 }
@@ -33,7 +33,7 @@ function sentence(words) {
 /** Ask; `patience_ms` is how long a reply may take, and `signal` ends the waiting sooner. */
 export async function ask(method, path, body, { patience_ms = PATIENCE_MS, signal } = {}) {
   let response;
-  let told;
+  let reply;
   const stop = new AbortController();
   const timer = setTimeout(() => stop.abort(), patience_ms);
   signal?.addEventListener("abort", () => stop.abort());
@@ -46,19 +46,19 @@ export async function ask(method, path, body, { patience_ms = PATIENCE_MS, signa
       body: body === undefined ? undefined : JSON.stringify(body),
       signal: stop.signal,
     });
-    told = await response.json().catch(() => null);
+    reply = await response.json().catch(() => null);
   } catch {
     throw new Unreached("The room cannot be reached.");
   } finally {
     clearTimeout(timer);
   }
   if (response.ok) {
-    if (told === null) throw new Unreached("The reply did not come whole.");
-    return told;
+    if (reply === null) throw new Unreached("The reply did not come whole.");
+    return reply;
   }
   if (response.status === 401) throw new LoggedOut("You are logged out.");
-  if (TRY_AGAIN.has(response.status)) throw new Unreached(sentence(told?.error?.message ?? "The room is busy."));
-  throw new Denied(response.status, told);
+  if (TRY_AGAIN.has(response.status)) throw new Unreached(sentence(reply?.error?.message ?? "The room is busy."));
+  throw new Denied(response.status, reply);
 }
 
 /** Wait so long, or less: until the browser says that the line is back, or somebody wants it tried now. */

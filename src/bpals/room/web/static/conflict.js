@@ -1,12 +1,12 @@
 // When a reading was changed elsewhere: both versions side by side, and the reader says which counts.
 
 import { byId, choose, make } from "./page.js";
-import { spoken } from "./sheet.js";
+import { readable } from "./sheet.js";
 
 function lines(answer, findings) {
   const boxes = (name) => answer.boxes.filter((box) => box.finding === name).length;
   const rows = findings.map(({ name }) => [
-    spoken(name),
+    readable(name),
     [answer.verdicts[name] ?? "no verdict", boxes(name) ? `${boxes(name)} box` : ""].filter(Boolean).join(", "),
   ]);
   rows.push(["Note", answer.note || "none"], ["Film quality", answer.quality ?? "not said"]);

@@ -53,7 +53,7 @@ function caption(last, whole) {
 /** Draw it as wide as its place, so that its words have the size of the page's. */
 export function curve(series, whole, place) {
   const wide = Math.max(240, Math.min(WIDEST, place));
-  const told = series.filter((row) => row.random !== null && row.random !== undefined);
+  const known = series.filter((row) => row.random !== null && row.random !== undefined);
   const most = Math.max(1, ...series.map((row) => Math.max(row.found, row.random_high ?? 0)));
   const across = ticks(Math.max(...series.map((row) => row.reads)), Math.max(2, Math.floor(wide / TICK_EVERY)));
   const up = ticks(most);
@@ -68,10 +68,10 @@ export function curve(series, whole, place) {
   }
   for (const reads of across) parts.push(draw("text", { class: "tick-x", x: x(reads), y: HIGH - EDGE.bottom + 18 }, count(reads)));
   parts.push(draw("text", { class: "tick-x", x: x(across.at(-1) / 2), y: HIGH - 6 }, "readings"));
-  if (told.length) {
-    const band = [...line(told, "random_low"), ...line([...told].reverse(), "random_high")];
+  if (known.length) {
+    const band = [...line(known, "random_low"), ...line([...known].reverse(), "random_high")];
     parts.push(draw("polygon", { class: "band", points: band.join(" ") }));
-    parts.push(draw("polyline", { class: "random", points: line(told, "random").join(" ") }));
+    parts.push(draw("polyline", { class: "random", points: line(known, "random").join(" ") }));
   }
   parts.push(draw("polyline", { class: "found", points: line(series, "found").join(" ") }));
   const chart = draw("svg", { class: "chart", viewBox: `0 0 ${wide} ${HIGH}`, width: wide, height: HIGH, role: "img", "aria-label": words }, ...parts);

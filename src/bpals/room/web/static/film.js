@@ -1,5 +1,5 @@
 // A film in memory: every grey value it has, smaller copies of it, and the table that says how bright a value is shown.
-// The same arithmetic as films/rendition.py, in the same doubles: both give the same pixels.
+// The same arithmetic as images/rendition.py, in the same doubles: both give the same pixels.
 
 const OPAQUE = 0xff000000;
 
@@ -100,12 +100,12 @@ export class Film {
   }
 }
 
-/** Fetch a film and decode it; `onProgress` hears which share has come. */
+/** Fetch a film and decode it; `onProgress` gets the share that has come. */
 export async function loadFilm(url, { signal, onProgress } = {}) {
   const response = await fetch(url, { signal, credentials: "same-origin" });
   if (!response.ok) {
-    const told = await response.json().catch(() => ({}));
-    throw new FilmRefused(told.error?.message ?? `The film did not come (${response.status}).`, response.status);
+    const reply = await response.json().catch(() => ({}));
+    throw new FilmRefused(reply.error?.message ?? `The film did not come (${response.status}).`, response.status);
   }
   const about = JSON.parse(response.headers.get("X-Film"));
   const bytes = await readAll(response, onProgress);

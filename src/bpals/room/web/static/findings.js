@@ -1,7 +1,7 @@
 // The list of findings with their verdicts, and what belongs to the one that was marked last.
 
 import { byId, keepFocus, make, toggle } from "./page.js";
-import { SIGNS, spoken, VERDICTS } from "./sheet.js";
+import { SIGNS, readable, VERDICTS } from "./sheet.js";
 import { knownWords, knownDetail } from "./reveal.js";
 
 export class FindingList {
@@ -38,7 +38,7 @@ export class FindingList {
       "button",
       { type: "button", class: "name", "aria-keyshortcuts": key || null, click: () => this.does.onCycle(name) },
       make("kbd", {}, (key ?? "").toUpperCase()),
-      make("span", { class: "finding-name" }, spoken(name)),
+      make("span", { class: "finding-name" }, readable(name)),
       sign,
     );
     const choices = VERDICTS.map((verdict) =>
@@ -48,7 +48,7 @@ export class FindingList {
           type: "button",
           class: `choice ${verdict}`,
           title: verdict,
-          "aria-label": `${spoken(name)} ${verdict}`,
+          "aria-label": `${readable(name)} ${verdict}`,
           "aria-pressed": "false",
           "data-verdict": verdict,
           click: () => this.does.onMark(name, verdict),
@@ -56,7 +56,7 @@ export class FindingList {
         SIGNS[verdict],
       ),
     );
-    const group = make("span", { class: "choices", role: "group", "aria-label": spoken(name) }, ...choices);
+    const group = make("span", { class: "choices", role: "group", "aria-label": readable(name) }, ...choices);
     const known = make("p", { class: "known", hidden: true });
     return { item: make("li", { "data-finding": name }, cycle, group, known), cycle, sign, choices, known };
   }
@@ -75,7 +75,7 @@ export class FindingList {
       const boxes = answer.boxes.filter((box) => box.finding === name).length;
       const more = boxes ? `, ${boxes} box${boxes > 1 ? "es" : ""}` : "";
       row.sign.textContent = verdict ? `${SIGNS[verdict]} ${verdict}${more}` : "";
-      row.cycle.setAttribute("aria-label", `${spoken(name)}: ${verdict ?? "no verdict"}${more}`);
+      row.cycle.setAttribute("aria-label", `${readable(name)}: ${verdict ?? "no verdict"}${more}`);
       for (const button of [row.cycle, ...row.choices]) button.disabled = closed;
       for (const choice of row.choices) {
         choice.setAttribute("aria-pressed", String(choice.dataset.verdict === verdict));
@@ -89,7 +89,7 @@ export class FindingList {
     if (this.chosen === null) return;
     const verdict = answer.verdicts[this.chosen];
     const sure = answer.confidence[this.chosen];
-    byId("detail-name").textContent = spoken(this.chosen);
+    byId("detail-name").textContent = readable(this.chosen);
     byId("confidence").value = sure ?? 50;
     byId("confidence").disabled = closed || !verdict;
     byId("confidence-words").textContent = sure === undefined ? "not said" : `${sure} %`;

@@ -1,4 +1,4 @@
-// The outbox: what the reader wrote and the room has not yet said that it keeps. It lies in the browser's storage, so
+// The outbox: what the reader wrote and the room has not yet confirmed. It lies in the browser's storage, so
 // that a lost connection, a reload or a closed tab loses nothing; each act has a key, so that sent twice it is done
 // once. A draft that waits behind another draft of its reading takes its place.
 
@@ -18,7 +18,7 @@ export class Outbox {
   #waiting = new Map();
   #versions = new Map();
 
-  /** `onState(state, count)` hears `saved`, `sending`, `waiting`, `loggedout` or `conflict`. */
+  /** `onState(state, count)` gets `saved`, `sending`, `waiting`, `loggedout` or `conflict`. */
   constructor(account, { onState, onConflict, onDenied }) {
     this.prefix = `bpals.outbox.${account}.`;
     this.window = newKey().slice(0, 8);
@@ -147,9 +147,9 @@ export class Outbox {
       return false;
     }
     if (!(error instanceof Denied)) throw error;
-    if (error.status === 409 && error.told.current) {
+    if (error.status === 409 && error.reply.current) {
       this.#say("conflict");
-      this.onConflict(item, error.told.current);
+      this.onConflict(item, error.reply.current);
       return false;
     }
     this.#drop(item);

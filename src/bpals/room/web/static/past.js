@@ -1,8 +1,8 @@
-// A reader's own last readings: what he marked, by the number of the case, each to be amended.
+// A reader's own last readings: what was marked, by the number of the case, each to be amended.
 
 import { ask } from "./api.js";
 import { byId, choose, make } from "./page.js";
-import { spoken } from "./sheet.js";
+import { readable } from "./sheet.js";
 
 function when(seconds) {
   const at = new Date(seconds * 1000);
@@ -14,14 +14,14 @@ function when(seconds) {
 /** Say what was found; what was left unmarked is stored as absent, or of an unreadable film as unreadable. */
 function found(verdicts, quality) {
   const silent = ["absent", quality === "unreadable" ? quality : ""];
-  const told = Object.entries(verdicts).filter(([, verdict]) => !silent.includes(verdict));
-  const words = told.map(([finding, verdict]) => `${spoken(finding)} ${verdict}`).sort();
+  const marked = Object.entries(verdicts).filter(([, verdict]) => !silent.includes(verdict));
+  const words = marked.map(([finding, verdict]) => `${readable(finding)} ${verdict}`).sort();
   if (quality === "unreadable") words.push("film unreadable");
   return words.join(", ") || "nothing found";
 }
 
-/** Say what was said blind, after the reveal and in an amendment, each by its name where there is more than one. */
-function said({ blind, second, amended, marked, quality }) {
+/** Write the blind read, the one after the reveal and the amendment, each by its name where there is more than one. */
+function summary({ blind, second, amended, marked, quality }) {
   const first = found(blind, quality);
   if (!second && !amended) return first;
   const words = [`Blind: ${first}.`];
@@ -37,7 +37,7 @@ function row(reading) {
     {},
     make("th", { scope: "row" }, String(reading.case_no)),
     make("td", {}, when(reading.locked)),
-    make("td", {}, said(reading)),
+    make("td", {}, summary(reading)),
     make("td", {}, make("button", { value: reading.reading_id, "aria-label": `Amend ${name}` }, "Amend")),
   );
 }

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { curve } from "./curve.js";
 import { between, count, points, rounded, several } from "./numbers.js";
 import { byId, make } from "./page.js";
-import { spoken } from "./sheet.js";
+import { readable } from "./sheet.js";
 import { table } from "./table.js";
 
 const AGAIN_MS = 30_000;
@@ -35,9 +35,9 @@ function figures(counts) {
 
 function errors(rows, least) {
   const meaning = "The error rate is that of all claims, by what is settled of the films that were drawn at random.";
-  const rule = least ? ` It is told from ${least.films} such films on, unless its interval is wider than ${least.width * 100} points.` : "";
+  const rule = least ? ` It is shown from ${least.films} such films on, unless its interval is wider than ${least.width * 100} points.` : "";
   const shown = table("Label errors that readers confirmed, and the error rate with its 95 % interval", rows, [
-    ["Finding", (row) => spoken(row.finding), ""],
+    ["Finding", (row) => readable(row.finding), ""],
     ["Errors", (row) => count(row.confirmed), "number"],
     ["Error rate", (row) => (row.enough ? between(row, "rate", points) : `too few reads yet (${count(row.films ?? 0)})`), "number"],
     ["Films at random", (row) => count(row.films ?? 0), "number"],
@@ -50,7 +50,7 @@ function errors(rows, least) {
   return section("Errors found", words(`${meaning}${rule}`), shown);
 }
 
-function agreement(told) {
+function agreement(numbers) {
   const figure = (name) => (row) => between(row, row[name] === undefined ? "fleiss" : name);
   const columns = [
     ["Pairs", (row) => count(row.n), "number"],
@@ -61,12 +61,12 @@ function agreement(told) {
     ["AC1", figure("ac1"), "number"],
     ["alpha", figure("alpha"), "number"],
   ];
-  const finding = ["Finding", (row) => spoken(row.finding), ""];
+  const finding = ["Finding", (row) => readable(row.finding), ""];
   const reader = ["Reader", (row) => row.first, ""];
   const parts = [
-    ["Readers among each other, with 95 % intervals", told.agreement, finding, "films"],
-    ["Each reader against the consensus, with 95 % intervals", told.against, reader, "films"],
-    ["Each reader on films read twice, with 95 % intervals", told.within, reader, "repeats"],
+    ["Readers among each other, with 95 % intervals", numbers.agreement, finding, "films"],
+    ["Each reader against the consensus, with 95 % intervals", numbers.against, reader, "films"],
+    ["Each reader on films read twice, with 95 % intervals", numbers.within, reader, "repeats"],
   ]
     .filter(([, rows]) => rows?.length)
     .map(([caption, rows, first, what]) => {
@@ -74,9 +74,9 @@ function agreement(told) {
       return table(caption, rows, [first, ...columns], { instead, from: 2 });
     });
   if (!parts.length) return section("Agreement", words("Two readers of one film are needed before there is any."));
-  const least = told.least ? ` Films of fewer than ${told.least.patients} patients are too few to say anything.` : "";
+  const least = numbers.least ? ` Films of fewer than ${numbers.least.patients} patients are too few to say anything.` : "";
   const meaning = "Positive and negative agreement: of what one says is there, or is not there, the share of which the other says the same.";
-  const both = told.against?.length ? " A consensus of two readers is what both said, so each agrees with it." : "";
+  const both = numbers.against?.length ? " A consensus of two readers is the verdict of both, so each agrees with it." : "";
   return section("Agreement", words(`${meaning}${both}${least}`), ...parts);
 }
 
@@ -97,17 +97,17 @@ function pace(rows) {
 function changed(lesson) {
   const names = Object.entries(lesson.findings).map(([finding, { trust, flag }]) => {
     const what = [trust && several(trust, "trust"), flag && several(flag, "flag")].filter(Boolean);
-    return `${spoken(finding)} (${what.join(", ")})`;
+    return `${readable(finding)} (${what.join(", ")})`;
   });
   const [most] = Object.entries(lesson.untaught).sort(([, one], [, other]) => other - one);
-  const few = most ? ` Too few claims are contradicted to teach the trust of others: of ${spoken(most[0])} most, ${count(most[1])}.` : "";
+  const few = most ? ` Too few claims are contradicted to teach the trust of others: of ${readable(most[0])} most, ${count(most[1])}.` : "";
   return `${names.join(", ") || "none"}.${few}`;
 }
 
 function lessons(rows) {
-  return table("What each lesson heard and changed", rows, [
+  return table("What each lesson used and changed", rows, [
     ["When", (row) => new Date(row.at).toLocaleString(), ""],
-    ["Readings heard", (row) => count(row.readings), "number"],
+    ["Readings used", (row) => count(row.readings), "number"],
     ["Verdicts", (row) => count(row.reads), "number"],
     ["Findings changed", changed, "prose"],
     ["Flags changed", (row) => count(row.changed.flag), "number"],
@@ -124,52 +124,52 @@ function learning(learner, given) {
   return section("Learning", ...parts);
 }
 
-/** Show what there is; a part that is not told is left out. */
-function draw(told) {
+/** Show what there is; a part that is missing is left out. */
+function draw(numbers) {
   const parts = [];
-  if (told.counts) parts.push(figures(told.counts));
-  if (told.stopping?.words) parts.push(words(`${told.stopping.words[0].toUpperCase()}${told.stopping.words.slice(1)}.`));
-  if (told.series?.length) {
-    const chart = curve(told.series, told.errors?.at(-1), byId("numbers").clientWidth);
+  if (numbers.counts) parts.push(figures(numbers.counts));
+  if (numbers.stopping?.words) parts.push(words(`${numbers.stopping.words[0].toUpperCase()}${numbers.stopping.words.slice(1)}.`));
+  if (numbers.series?.length) {
+    const chart = curve(numbers.series, numbers.errors?.at(-1), byId("numbers").clientWidth);
     parts.push(section("Errors found per reading, against reading at random", chart));
   }
-  if (told.errors?.length) parts.push(errors(told.errors, told.least));
-  if (told.pace?.length) parts.push(pace(told.pace));
-  if (told.agreement || told.against || told.within) parts.push(agreement(told));
-  if (told.learner) parts.push(learning(told.learner, told.lessons ?? []));
-  const notices = (told.notices ?? []).map((notice) => make("li", {}, String(notice.message ?? notice)));
+  if (numbers.errors?.length) parts.push(errors(numbers.errors, numbers.least));
+  if (numbers.pace?.length) parts.push(pace(numbers.pace));
+  if (numbers.agreement || numbers.against || numbers.within) parts.push(agreement(numbers));
+  if (numbers.learner) parts.push(learning(numbers.learner, numbers.lessons ?? []));
+  const notices = (numbers.notices ?? []).map((notice) => make("li", {}, String(notice.message ?? notice)));
   if (notices.length) parts.push(section("What was left out", make("ul", {}, ...notices)));
   byId("numbers").replaceChildren(...parts);
-  byId("words").textContent = state(told, parts.length);
+  byId("words").textContent = state(numbers, parts.length);
 }
 
-function state(told, shown) {
-  if (told.failure) return `The numbers could not be worked out: ${told.failure}`;
-  if (told.ready === false) return "The numbers are being worked out.";
+function state(numbers, shown) {
+  if (numbers.failure) return `The numbers could not be worked out: ${numbers.failure}`;
+  if (numbers.ready === false) return "The numbers are being worked out.";
   if (!shown) return "Nothing was read yet.";
-  return told.fresh === false ? "Newer numbers are being worked out." : `As of ${new Date().toLocaleTimeString()}.`;
+  return numbers.fresh === false ? "Newer numbers are being worked out." : `As of ${new Date().toLocaleTimeString()}.`;
 }
 
-let last = { told: null, wide: 0 };
+let last = { numbers: null, wide: 0 };
 
 async function refresh() {
   let wait = AGAIN_MS;
   try {
-    const told = document.hidden ? null : await ask("GET", "/api/progress");
-    if (told) show(told);
-    if (told?.fresh === false) wait = SOON_MS;
+    const numbers = document.hidden ? null : await ask("GET", "/api/progress");
+    if (numbers) show(numbers);
+    if (numbers?.fresh === false) wait = SOON_MS;
   } catch (error) {
     byId("words").textContent = `${error.message} It is asked for again.`;
   }
   setTimeout(refresh, wait);
 }
 
-function show(told) {
-  last = { told, wide: byId("numbers").clientWidth };
-  draw(told);
+function show(numbers) {
+  last = { numbers, wide: byId("numbers").clientWidth };
+  draw(numbers);
 }
 
 /** The chart is as wide as the page. */
-addEventListener("resize", () => last.told && last.wide !== byId("numbers").clientWidth && show(last.told));
+addEventListener("resize", () => last.numbers && last.wide !== byId("numbers").clientWidth && show(last.numbers));
 
 refresh();

@@ -12,7 +12,7 @@ import { FilmStore, Panes } from "./panes.js";
 import { choosePast } from "./past.js";
 import { storedWords, summary, undrawnWords } from "./reveal.js";
 import { NOT_SAVED, SendingLine } from "./sending.js";
-import { Sheet, spoken } from "./sheet.js";
+import { Sheet, readable } from "./sheet.js";
 import { FilmTools } from "./tools.js";
 
 const CALM_MS = 600;
@@ -235,7 +235,7 @@ class ReadingPage {
   #drawBoxes() {
     if (!this.panes.current || !this.reading) return;
     const { chosen } = this.list;
-    const boxes = this.sheet.answer.boxes.map((box) => ({ ...box, name: spoken(box.finding), chosen: box.finding === chosen }));
+    const boxes = this.sheet.answer.boxes.map((box) => ({ ...box, name: readable(box.finding), chosen: box.finding === chosen }));
     this.panes.current.boxes = boxes;
     this.panes.current.redraw();
   }
@@ -243,7 +243,7 @@ class ReadingPage {
   #boxName() {
     if (!this.open) return null;
     if (!this.list.chosen) this.#notice("Mark the finding first: the box belongs to it.");
-    return this.list.chosen && spoken(this.list.chosen);
+    return this.list.chosen && readable(this.list.chosen);
   }
 
   #box(box) {

@@ -1,7 +1,7 @@
 // What is shown after the lock: what the dataset says, how far that is trusted and why, and what the judges answered.
 
 import { make, percent } from "./page.js";
-import { spoken } from "./sheet.js";
+import { readable } from "./sheet.js";
 
 const FLAGS = {
   likely_mislabelled: "likely mislabelled",
@@ -86,13 +86,13 @@ export function storedWords({ quality, devices }, changed) {
 
 /** Name the findings that this film was not drawn for, where a study asks for no others. */
 export function undrawnWords(all, asked) {
-  const names = all.filter(({ name }) => !asked.some((each) => each.name === name)).map(({ name }) => spoken(name));
+  const names = all.filter(({ name }) => !asked.some((each) => each.name === name)).map(({ name }) => readable(name));
   return names.length ? `Not drawn for this study, so not asked: ${names.join(", ")}.` : "";
 }
 
 /** One sentence over the list. */
 export function summary(pairs, verdicts) {
-  const names = pairs.filter((pair) => differs(pair, verdicts[pair.finding])).map((pair) => spoken(pair.finding));
+  const names = pairs.filter((pair) => differs(pair, verdicts[pair.finding])).map((pair) => readable(pair.finding));
   if (!names.length) return "No label contradicts your read.";
   const count = names.length === 1 ? "1 label contradicts" : `${names.length} labels contradict`;
   return `${count} your read: ${names.join(", ")}.`;

@@ -64,7 +64,7 @@ export class Sheet extends EventTarget {
     const change = { verdicts };
     if (!verdict) change.confidence = without(this.answer.confidence, finding);
     if (verdict !== "present" && verdict !== "uncertain") change.boxes = this.#boxesOfOthers(finding);
-    this.#change(change, `${spoken(finding)}: ${verdict ?? "no verdict"}.`);
+    this.#change(change, `${readable(finding)}: ${verdict ?? "no verdict"}.`);
   }
 
   cycle(finding) {
@@ -83,7 +83,7 @@ export class Sheet extends EventTarget {
     const confidence = without(this.answer.confidence, finding);
     if (percent !== null) confidence[finding] = percent;
     const words = percent === null ? "not said" : `${percent} %`;
-    this.#change({ confidence }, `Confidence of ${spoken(finding)}: ${words}.`);
+    this.#change({ confidence }, `Confidence of ${readable(finding)}: ${words}.`);
   }
 
   stepConfidence(finding, direction) {
@@ -98,11 +98,11 @@ export class Sheet extends EventTarget {
     if (!["present", "uncertain"].includes(this.answer.verdicts[finding])) {
       change.verdicts = { ...this.answer.verdicts, [finding]: "present" };
     }
-    this.#change(change, `Box around ${spoken(finding)}.`);
+    this.#change(change, `Box around ${readable(finding)}.`);
   }
 
   removeBoxes(finding) {
-    this.#change({ boxes: this.#boxesOfOthers(finding) }, `Boxes of ${spoken(finding)} removed.`);
+    this.#change({ boxes: this.#boxesOfOthers(finding) }, `Boxes of ${readable(finding)} removed.`);
   }
 
   #boxesOfOthers(finding) {
@@ -131,6 +131,6 @@ export class Sheet extends EventTarget {
 }
 
 /** Write a finding's name as one says it. */
-export function spoken(finding) {
+export function readable(finding) {
   return finding.replaceAll("_", " ");
 }

@@ -261,7 +261,7 @@ def _csv(file: Path) -> Any:
 
 
 def _dicom(file: Path) -> Any:
-    import pydicom  # noqa: PLC0415  only the structured reports need it
+    import pydicom
 
     return _named(pydicom.dcmread(file))
 
@@ -334,7 +334,7 @@ def examples_of(commit: str, folder: Path, names: Iterable[str]) -> Path:
 
 def main() -> None:
     """Run the parts on both sides and print one line per comparison."""
-    from identity_runs import EXAMPLES, PARTS, chosen  # noqa: PLC0415  to compare, no httpx is needed
+    from identity_runs import EXAMPLES, PARTS, chosen
 
     given = _arguments(list(PARTS))
     home = ROOT / ".cache" / "identity"
@@ -383,7 +383,7 @@ def _arguments(parts: list[str]) -> argparse.Namespace:
 
 def run_both(part: Any, base: Any, new: Any, commit: str) -> Iterator[tuple[str, Difference]]:
     """Run one part on both sides, the base only where nothing is kept of it, and compare."""
-    from identity_runs import Failed, Side  # noqa: PLC0415
+    from identity_runs import Failed, Side
 
     old = base["folder"]
     try:

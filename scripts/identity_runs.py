@@ -548,9 +548,9 @@ def _dicom_reports(side: Side) -> None:
 
 def _write_dicoms(folder: Path) -> None:
     """Write six small grey DICOMs."""
-    import pydicom  # noqa: PLC0415  only this part needs it
-    from pydicom.dataset import Dataset, FileMetaDataset  # noqa: PLC0415
-    from pydicom.uid import UID  # noqa: PLC0415
+    import pydicom
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import UID
 
     folder.mkdir()
     for number in range(6):

@@ -6,21 +6,16 @@ import errno
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
-from bpals.cli.audit import audit
-from bpals.cli.doctor import doctor
-from bpals.cli.judge import app as judge
-from bpals.cli.probe import app as probe
-from bpals.cli.rate import app as rate
-from bpals.cli.review import app as review
-from bpals.cli.score import score
 from bpals.cli.terminal import Invocation
 from bpals.errors import BpalsError, Stopped
+from bpals.registry import Registry
 from bpals.version import VERSION
 
 YOU_MUST_ACT = 2
@@ -34,19 +29,43 @@ NO_ROOM = {
     errno.EFBIG: "a file grew beyond what the system allows (ulimit -f)",
 }
 
+COMMANDS = Registry(group="bpals.commands", noun="command", declaration=typer.Typer)
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name, each imported when it is used: `bpals audit` does not wait for the reading room."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            if name not in COMMANDS.names():
+                raise KeyError(name)
+            self._made[name] = get_command(COMMANDS.load(name))
+            self._made[name].name = name
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS.names())
+
+    def __len__(self) -> int:
+        return len(COMMANDS.names())
+
+
+class _Group(TyperGroup):
+    def __init__(self, **details: Any) -> None:
+        super().__init__(**details)
+        self.commands = _Commands()  # type: ignore[assignment]
+
+
 app = typer.Typer(
     name="bpals",
+    cls=_Group,
     help="Tell how far to trust each label of a chest X-ray dataset, and show the evidence.",
     epilog="Example: bpals audit --workspace audit",
     add_completion=False,
 )
-app.command(epilog="Example: bpals audit --source table:my.csv --mapping my.toml --workspace audit")(audit)
-app.add_typer(judge)
-app.add_typer(probe)
-app.add_typer(rate)
-app.add_typer(review)
-app.command(epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test")(score)
-app.command(epilog="Example: bpals doctor --json")(doctor)
 
 
 def _print_version(wanted: bool) -> None:

@@ -455,6 +455,7 @@ app = typer.Typer(
     name="review",
     help="Send experts where their reading pays.",
     epilog="Example: bpals review next --n 50 --out list.csv",
+    add_completion=False,
     no_args_is_help=True,
 )
 

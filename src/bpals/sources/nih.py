@@ -12,6 +12,7 @@ import polars as pl
 
 from bpals.errors import SourceError, UnknownName
 from bpals.findings import NIH, fold
+from bpals.registry import SourceKind
 from bpals.sources import tabular
 from bpals.sources.columns import ABSENT, PRESENT, Codes, choose_columns, make_claims
 from bpals.sources.mapping import load_mapping, open_table
@@ -122,3 +123,12 @@ def _read_pixels(raw: RawTable, column: str) -> pl.Series:
         found = raw.frame[column][row][:80]
         raise SourceError(f"{raw.place(row)}, column {column!r}, holds {found!r}, which is no pixel. Mend that line")
     return pixels
+
+
+SOURCE = SourceKind(
+    name="nih",
+    form="nih[:FILE]",
+    summary="NIH ChestX-ray14: the embedded record, or your own copy of Data_Entry_2017*.csv",
+    load=lambda target: load(target or None),
+    page="sources.md",
+)

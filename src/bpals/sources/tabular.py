@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from bpals.errors import SourceError
+from bpals.errors import SourceError, UsageError
+from bpals.registry import SourceKind, option
 from bpals.sources.columns import (
     PRESENT,
     SILENT,
@@ -21,7 +23,7 @@ from bpals.sources.columns import (
     read_lists,
     read_long,
 )
-from bpals.sources.mapping import ColumnMap, load_mapping, open_table
+from bpals.sources.mapping import SHIPPED, ColumnMap, load_mapping, open_table
 from bpals.store.tables import RawTable, TableFile
 from bpals.types import Dataset, Notice
 
@@ -140,3 +142,30 @@ def _count_unclaimed(said: Said, mapping: ColumnMap, name: str) -> list[Notice]:
         return []
     message = f"Audited findings that are present on no film, {', '.join(names)}: {len(names)}"
     return [Notice(code="never_present", count=len(names), message=message)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MappingOptions:
+    """The options of `table:`."""
+
+    mapping: str = option("", f"How to read a table: a file, or {', '.join(SHIPPED)}.", metavar="FILE.toml|NAME")
+
+
+def load_named(target: str, *, mapping: str = "") -> Dataset:
+    """Read the table that `table:FILE` names; it needs a mapping."""
+    if not target or not mapping:
+        raise UsageError(
+            f"--source table:{target} needs a file and a mapping. "
+            f"Type: bpals audit --source table:FILE --mapping FILE.toml (or {', '.join(SHIPPED)})"
+        )
+    return load(target, mapping)
+
+
+SOURCE = SourceKind(
+    name="table",
+    form="table:FILE",
+    summary="any multi-label dataset in a table, read through a mapping",
+    load=load_named,
+    options=MappingOptions,
+    page="sources.md",
+)

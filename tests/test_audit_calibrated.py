@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import polars as pl
 import pytest
-import twojudges
 from polars.testing import assert_frame_equal
 
 import bpals
@@ -21,6 +20,7 @@ from bpals.score.intervals import Resampling
 from bpals.store.workspace import Workspace
 from bpals.tasks.run_record import left_out
 from bpals.types import signal_schema
+from world import made_judges
 
 FEW = Resampling(draws=20, seed=0)
 CROSSFIT = pl.col("method").str.ends_with("/crossfit")
@@ -166,7 +166,7 @@ def test_too_few_patients_cannot_calibrate(calibrate, tmp_path):
         pl.col("patient").str.head(6).is_in([f"1-P{n:03}" for n in range(9)])
     )
     films.select("film", "Effusion").rename({"film": "image_id"}).write_csv(tmp_path / "experts.csv")
-    with pytest.raises(UsageError, match=r"of its patients 9 are in this dataset.*needs 10"):
+    with pytest.raises(UsageError, match=r" 9 are .*needs 10"):
         calibrate(f"table={tmp_path / 'experts.csv'}")
     with pytest.raises(WorkspaceError):
         bpals.load_signal(tmp_path / "audit")
@@ -180,20 +180,20 @@ def test_boxes_cannot_calibrate(calibrate):
 
 def test_an_unknown_kind_of_reviews_is_answered_with_the_nearest(calibrate):
     """Before anything is judged."""
-    with pytest.raises(UnknownName, match=r"'four-finding'. Did you mean 'four-findings'\?"):
+    with pytest.raises(UnknownName, match=r"'four-finding'.*'four-findings'"):
         calibrate("four-finding=expert")
 
 
 def test_an_audit_that_leaves_the_experts_out_says_so(tmp_path):
     """Once, with what to type: the trust that they taught is gone."""
     home = tmp_path / "audit"
-    bpals.audit(twojudges.SOURCE, mapping=twojudges.MAPPING, workspace=home, calibrate=twojudges.EXPERTS)
+    bpals.audit(made_judges.SOURCE, mapping=made_judges.MAPPING, workspace=home, calibrate=made_judges.EXPERTS)
     told = [
         [notice["message"] for notice in run.record["notices"] if notice["code"] == "experts_left_out"]
         for run in (bpals.audit(workspace=home), bpals.audit(workspace=home))
     ]
     assert [len(each) for each in told] == [1, 0]
-    assert told[0][0].endswith(f"add: --calibrate {twojudges.EXPERTS}")
+    assert told[0][0].endswith(f"add: --calibrate {made_judges.EXPERTS}")
 
 
 def test_every_file_of_reads_that_is_left_out_is_named(films_audit, tmp_path):

@@ -5,11 +5,12 @@ import hashlib
 import numpy as np
 import polars as pl
 import pytest
-from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
 from bpals.cli.main import obey
 from bpals.errors import UsageError
+from world.datasets import EXAMPLES, MAPPING, SOURCE
+from world.words import mentions
 
 WORDS = {"source": SOURCE, "mapping": MAPPING}
 LINE = ["audit", "--source", WORDS["source"], "--mapping", WORDS["mapping"]]
@@ -57,10 +58,10 @@ def test_films_that_also_teach_are_counted_and_what_was_shifted_is_said(files, t
     assert obey([*LINE, "--workspace", str(tmp_path / "audit"), "--calibrate", labels, "--refit", labels]) == 0
     shown = capsys.readouterr()
     films = pl.read_csv(files / "experts.csv").height
-    assert f"--refit: of its {films:,} films {films:,} are also among those that the trust is fitted on" in shown.err
-    assert f"How common errors are was refitted on {films:,} films" in shown.out
+    assert mentions(shown.err, "--refit:", f"{films:,} films {films:,}")
+    assert mentions(shown.out, f"refitted on {films:,}")
     report = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
-    assert "How common errors are was refitted on" in report
+    assert "refitted on" in report
 
 
 def test_a_finding_that_was_not_fitted_is_not_shifted(files, tmp_path):
@@ -76,7 +77,7 @@ def test_a_finding_that_was_not_fitted_is_not_shifted(files, tmp_path):
     assert told.filter(others).equals(before.filter(others))
     assert not told.filter(~others).equals(before.filter(~others))
     messages = [note["message"] for note in run.record["notices"] if note["code"] == "unshifted"]
-    assert "--refit: Effusion was not shifted: nothing was fitted for it" in messages
+    assert any(mentions(message, "--refit: Effusion", "not shifted") for message in messages)
     assert len(messages) == 2
 
 
@@ -87,12 +88,12 @@ def test_reviews_too_few_to_fit_are_not_shifted_and_say_so(files, tmp_path, caps
     options = ["--reviews", str(tmp_path / "reads.csv"), "--refit", f"table={files / 'sample.csv'}"]
     assert obey([*LINE, "--workspace", str(tmp_path / "audit"), *options]) == 0
     shown = capsys.readouterr()
-    assert "shifted nothing, as the notes say" in shown.out
-    assert "Nothing was fitted on the expert labels, as the notes say" in shown.out
-    assert shown.err.count("was not shifted: nothing was fitted for it") == 3
+    assert "shifted nothing" in shown.out
+    assert mentions(shown.out, "Nothing was fitted")
+    assert shown.err.count("was not shifted") == 3
 
 
 def test_a_sample_with_nothing_to_shift_is_refused(files, tmp_path):
     """Before anything is made."""
-    with pytest.raises(UsageError, match="only shifts what was fitted, and nothing was"):
+    with pytest.raises(UsageError, match="only shifts"):
         bpals.audit(**WORDS, workspace=tmp_path / "audit", refit=f"table={files / 'sample.csv'}")

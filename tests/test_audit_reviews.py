@@ -6,7 +6,6 @@ import io
 import numpy as np
 import polars as pl
 import pytest
-from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
 from bpals.cli.main import obey
@@ -14,6 +13,8 @@ from bpals.errors import TruthError
 from bpals.store.workspace import Workspace
 from bpals.tasks.audit import load_source
 from bpals.types import KIND, OUTCOME, answers_schema
+from world.datasets import EXAMPLES, MAPPING, SOURCE
+from world.words import mentions
 
 WORDS = {"source": SOURCE, "mapping": MAPPING}
 LINE = ["audit", "--source", WORDS["source"], "--mapping", WORDS["mapping"]]
@@ -72,7 +73,7 @@ def test_few_reads_change_nothing_and_say_so(tmp_path):
     """Twenty films teach nobody where readers split."""
     reads = write_reads(tmp_path / "reads.csv", films=slice(20))
     run = bpals.audit(**WORDS, workspace=tmp_path / "audit", reviews=reads)
-    assert "too few reads to learn where readers split: 20 pairs" in run.record["reviews"]["hardness"]["words"]
+    assert mentions(run.record["reviews"]["hardness"]["words"], "too few reads", "20 pairs")
     assert "too_few_reads" in {notice["code"] for notice in run.record["notices"]}
 
 
@@ -138,14 +139,14 @@ def test_every_flaw_is_counted_and_printed(printed, code, count, says):
 
 def test_labels_of_unknown_films_are_counted_too(printed):
     """The expert labels name two films, with three findings each, that are not in the dataset."""
-    assert "table: 6 verdicts are about 2 films that are not in this dataset (first: x.png)" in printed[0]
+    assert mentions(printed[0], "table: 6 verdicts", "2 films", "x.png")
 
 
 def test_reads_of_other_films_only_are_refused_in_one_line(tmp_path, capsys):
     """The wrong file, most likely."""
     reads = tmp_path / "reads.csv"
     reads.write_text(f"image_id,finding,reader,verdict\nq.png,{FINDING},a,YES\n", encoding="utf-8")
-    with pytest.raises(TruthError, match="no read is about a film of this dataset"):
+    with pytest.raises(TruthError, match="no read is about"):
         bpals.audit(**WORDS, workspace=tmp_path / "audit", reviews=reads)
     assert obey([*LINE, "--workspace", str(tmp_path / "audit"), "--reviews", str(reads)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -157,7 +158,7 @@ def test_a_reference_without_a_negative_is_refused_in_one_line(tmp_path, capsys)
     experts.write_csv(tmp_path / "experts.csv")
     options = ["--workspace", str(tmp_path / "audit"), "--calibrate", f"table={tmp_path / 'experts.csv'}"]
     assert obey([*LINE, *options]) == 2
-    assert "has no negatives: its 600 pairs are all present" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "no negatives", "600")
 
 
 def test_a_judge_without_its_columns_is_refused(tmp_path, capsys):
@@ -174,5 +175,5 @@ def test_the_report_says_what_the_reads_taught(audited):
     """How many reads, by whom, and how often they split."""
     page = " ".join(audited.report.read_text(encoding="utf-8").split())
     told = audited.record["reviews"]
-    assert f"{told['reads']:,} single reads by 2 readers were heard (split: val)." in page
+    assert mentions(page, f"{told['reads']:,} single reads", "2 readers", "split: val")
     assert f"of {told['pairs']:,} pairs" in page

@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import smallset
-from faultyserver import FaultyServer, answer, status
-from smallset import QUICK, ask
 
 from bpals.errors import JudgeError, Stopped
 from bpals.images.collection import Shelf
@@ -21,6 +18,9 @@ from bpals.store.ledger import Ledger
 from bpals.tasks.image_access import Block
 from bpals.tasks.judge_status import asked_status
 from bpals.types import JudgeCard, Question, Reply
+from world import datasets
+from world.chat_server import FaultyServer, answer, status
+from world.datasets import QUICK, ask
 
 FILMS = 24
 JUDGE = OpenAIJudge(model="stub-vlm")
@@ -29,7 +29,7 @@ JUDGE = OpenAIJudge(model="stub-vlm")
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Two dozen films; read them, do not change them."""
-    return smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+    return datasets.write(tmp_path_factory.mktemp("small"), FILMS)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def own(tmp_path):
     """Eight films of one's own, to be spoilt."""
     folder = tmp_path / "own"
     folder.mkdir()
-    return smallset.write(folder, 8)
+    return datasets.write(folder, 8)
 
 
 def sealed(home, name="stub"):
@@ -131,7 +131,7 @@ class Breaks:
 
 def test_a_judge_whose_code_fails_on_its_first_films_is_blamed_here(small, tmp_path):
     """The canary watches the whole run, not a block."""
-    with pytest.raises(JudgeError, match="fails on each of its first 3 films: ValueError: no such layer"):
+    with pytest.raises(JudgeError, match=r"first 3 .*ValueError"):
         ask(Breaks(), small, tmp_path, engine=Here())
 
 
@@ -179,7 +179,7 @@ class Otherwise(Forgetful):
 
 def test_the_self_test_runs_in_every_worker(small, tmp_path):
     """A control film is shown first: a device that computes nonsense is found out before a film is asked about."""
-    with pytest.raises(JudgeError, match="answers about a control film otherwise than here"):
+    with pytest.raises(JudgeError, match="control film"):
         ask("stub:5", small, tmp_path, engine=Otherwise(seed=6))
     with Ledger.open(tmp_path / "ledger.sqlite", readonly=True) as ledger:
         assert not ledger.done(ledger.judge_id("stub"))

@@ -11,6 +11,7 @@ from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited
 from bpals.tasks.score import LABEL, SIGNAL, concordance, unlike_films
 from bpals.types import REVIEWS, claims_schema
+from world.words import mentions
 
 FEW = Resampling(draws=20, seed=0)
 FILMS = "abcdefgh"
@@ -110,5 +111,5 @@ def test_judges_that_answered_other_films_are_said_to():
     assert unlike_films(table, audited()) == []
     (notice,) = unlike_films(table, replace(whole, judges={"vlm": answers(some)}))
     assert (notice.code, notice.count) == ("unlike_films", 1)
-    assert "of the 8 films that were read the judges answered different ones (record 8, vlm 6)" in notice.message
+    assert mentions(notice.message, "8 films", "record 8, vlm 6")
     assert notice.message.endswith("Type: --only-judged")

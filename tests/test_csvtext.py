@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from bpals.errors import SourceError
 from bpals.store.tables import CsvText, TableWords
 
+pytestmark = pytest.mark.quick
+
 
 def csv_text(content, separator=","):
     """Open a text as a table called t.csv."""

@@ -10,8 +10,6 @@ import sys
 import tomllib
 
 import pytest
-import twofolds
-from twofolds import EXAMPLES
 from typer.main import get_command
 
 import shape
@@ -20,6 +18,8 @@ import write_scorecard
 from bpals.cli.main import app
 from bpals.findings import NIH
 from bpals.types import signal_schema
+from world import datasets
+from world.datasets import EXAMPLES
 
 README = shape.ROOT / "README.md"
 DOCS = sorted((shape.ROOT / "docs").glob("*.md"))
@@ -71,7 +71,7 @@ def place(audit_once, tmp_path_factory):
 def quick_place(films_audit, tmp_path_factory):
     """The same with patients of two folds, where no page quotes a figure."""
     folder = tmp_path_factory.mktemp("quick")
-    lay_out(folder, twofolds.FILMS)
+    lay_out(folder, datasets.FILMS)
     shutil.copytree(films_audit, folder / "audit")
     return folder
 

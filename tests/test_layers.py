@@ -5,9 +5,9 @@ import re
 import tomllib
 
 import pytest
-from codetree import GRAPH, TREE
 
 import shape
+from world.source_tree import GRAPH, TREE
 
 PROJECT = tomllib.loads((shape.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CONTRACTS = PROJECT["tool"]["importlinter"]["contracts"]

@@ -11,7 +11,6 @@ import time
 
 import polars as pl
 import pytest
-from ledgerfilms import CARD, NIH_QUESTIONS, QUESTIONS, asked, enrolled, failed, snapshot
 from sqlalchemy import func, insert, select
 
 from bpals.errors import ContractBroken, UnknownName, UsageError, WorkspaceError
@@ -20,6 +19,9 @@ from bpals.store.ledger import AskedFilm, Attempt, Ledger, pack, unpack
 from bpals.store.ledger.backend import insert_new
 from bpals.store.ledger.schema import STUDY
 from bpals.types import FILM_ANSWERS, JudgeCard, Judgment, Question, Reply, Usage, answers_schema
+from world.ledgers import CARD, NIH_QUESTIONS, QUESTIONS, asked, enrolled, failed, snapshot
+
+pytestmark = pytest.mark.quick
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_the_clock_is_that_of_the_database(ledger):
     """Seconds since 1970, with fractions, and they go on within a transaction."""
     with ledger.reading() as connection:
         first = ledger.database_time(connection)
-        time.sleep(0.02)
+        time.sleep(0.02)  # the clock itself is tested
         second = ledger.database_time(connection)
     assert abs(first - time.time()) < 60
     assert 0.01 < second - first < 10
@@ -276,14 +278,12 @@ def test_a_name_is_bound_to_one_judge(ledger):
         ledger.enrol(other, QUESTIONS, "nih")
     for words in ("model was 'a/b', is 'b/c'", "preparation.side was 1024, is 512", "settings.seed was nothing, is 1"):
         assert words in str(refused.value)
-    with pytest.raises(UsageError, match="dataset was 'nih', is 'padchest'"):
+    with pytest.raises(UsageError, match=r"dataset .*'nih'.*'padchest'"):
         ledger.enrol(CARD, QUESTIONS, "padchest")
-    with pytest.raises(UsageError, match="number of questions was 6, is 5"):
+    with pytest.raises(UsageError, match=r"questions .*6.*5"):
         ledger.enrol(CARD, QUESTIONS[:-1], "nih")
     reworded = [dataclasses.replace(question, text="Any?") for question in QUESTIONS]
-    with pytest.raises(
-        UsageError, match=r"question 1 was 'Effusion present/a .*', is .*Any\?.*\(and 5 more questions\)"
-    ):
+    with pytest.raises(UsageError, match=r"question 1 .*Any\?.*5 more"):
         ledger.enrol(CARD, reworded, "nih")
     assert ledger.enrol(dataclasses.replace(other, judge="second"), QUESTIONS, "nih") != judge
     assert [card["judge"] for card in ledger.cards()] == ["stub", "second"]
@@ -377,7 +377,7 @@ def test_a_reader_counts_while_a_writer_writes(ledger, ledger_address):
     with Ledger.open(ledger_address, readonly=True) as reader:
         ledger.write(judge, run, [asked("b.png")])
         assert reader.counts(judge)["films"] == 2
-        with pytest.raises(WorkspaceError, match=r"cannot be opened for this|takes no writes"):
+        with pytest.raises(WorkspaceError, match=r"cannot be opened|no writes"):
             reader.write(judge, run, [asked("c.png")])
 
 

@@ -12,11 +12,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from faultyvfs import Connection, Disk
-from ledgerfilms import CARD, QUESTIONS, asked, failed
 
 from bpals.errors import WorkspaceError
 from bpals.store.ledger import Ledger
+from world.faulty_disk import Connection, Disk
+from world.ledgers import CARD, QUESTIONS, asked, failed
 
 TESTS = Path(__file__).parent
 NUMBERS = itertools.count()
@@ -237,7 +237,7 @@ KILLED = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from faultyvfs import Connection, Disk
+    from world.faulty_disk import Connection, Disk
     from test_ledger_faults import work
 
     path, left = Path(sys.argv[1]), int(sys.argv[2])

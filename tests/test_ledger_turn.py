@@ -13,14 +13,7 @@ import pytest
 import shape
 from bpals.errors import ContractBroken
 from bpals.store.ledger.locks import Turn
-
-
-def wait_until(true):
-    """Wait until something is so."""
-    ends = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.001)
+from world.waiting import wait_until
 
 
 def test_turns_are_given_in_the_order_of_asking():
@@ -115,7 +108,7 @@ def test_who_is_interrupted_while_waiting_leaves_the_line():
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], env={"PYTHONPATH": str(shape.SRC)}, **pipes) as process:
         assert process.stdout.readline() == "waiting\n"
-        time.sleep(0.2)
+        time.sleep(0.2)  # it stands in the line a moment after it has said so
         process.send_signal(signal.SIGINT)
         try:
             told, errors = process.communicate(timeout=30)

@@ -10,11 +10,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import shardchild
-import smallset
-import tinyonnx
-from ledgerfilms import asked, enrolled, failed
-from smallset import ask
 
 from bpals.errors import UsageError
 from bpals.images.stream import Seen
@@ -28,6 +23,10 @@ from bpals.tasks.judge import Order
 from bpals.tasks.judge_status import status_of
 from bpals.tasks.merge import merge
 from bpals.tasks.probe import run_probe
+from world import datasets, shard_child, tiny_onnx
+from world.datasets import ask
+from world.ledgers import asked, enrolled, failed
+from world.words import mentions
 
 FILMS = 40
 
@@ -35,7 +34,7 @@ FILMS = 40
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Some films; read them, do not change them."""
-    return smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+    return datasets.write(tmp_path_factory.mktemp("small"), FILMS)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,9 @@ def thirds(small, tmp_path_factory):
 def processes():
     """Start processes that need no time to import: they are forked from one that has."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "shardchild", "psycopg", "sqlalchemy.dialects.postgresql.psycopg"])
+    context.set_forkserver_preload(
+        ["__main__", "world.shard_child", "psycopg", "sqlalchemy.dialects.postgresql.psycopg"]
+    )
     return context
 
 
@@ -158,7 +159,7 @@ def test_x04_eight_shards_of_which_two_are_killed_and_requeued_are_one_run(small
     """X04: kill -9 in the middle of two of eight, the same command again, merged: the bytes of one run."""
     homes = [tmp_path / f"w{part}" for part in range(1, 9)]
     first = [
-        processes.Process(target=shardchild.go, args=(small, home, f"{part}/8"), kwargs={"killed": part in (3, 6)})
+        processes.Process(target=shard_child.go, args=(small, home, f"{part}/8"), kwargs={"killed": part in (3, 6)})
         for part, home in enumerate(homes, start=1)
     ]
     codes = run_two_at_a_time(first)
@@ -166,7 +167,7 @@ def test_x04_eight_shards_of_which_two_are_killed_and_requeued_are_one_run(small
     assert {codes[2], codes[5]} == {-9}
     partly = merge(homes, workspace=tmp_path / "partly")
     assert 0 < partly.judges[0].run.films < FILMS
-    again = [processes.Process(target=shardchild.go, args=(small, homes[part - 1], f"{part}/8")) for part in (3, 6)]
+    again = [processes.Process(target=shard_child.go, args=(small, homes[part - 1], f"{part}/8")) for part in (3, 6)]
     assert run_two_at_a_time(again) == [0, 0]
     done = merge(homes[::-1], workspace=tmp_path / "partly")
     assert (done.clashing, done.notices, done.judges[0].run.state) == (0, [], "done")
@@ -189,7 +190,7 @@ def test_several_processes_write_their_shards_to_one_postgresql(small, whole, po
     """Two shards at once, one of them killed and begun again while the other's ledger is theirs both: one run."""
     both = [
         processes.Process(
-            target=shardchild.go,
+            target=shard_child.go,
             args=(small, tmp_path / f"w{part}", f"{part}/2"),
             kwargs={"ledger": postgres_url, "killed": part == 2},
         )
@@ -197,7 +198,7 @@ def test_several_processes_write_their_shards_to_one_postgresql(small, whole, po
     ]
     codes = run_two_at_a_time(both)
     assert codes == [0, -9]
-    shardchild.go(small, tmp_path / "w2", "2/2", ledger=postgres_url)
+    shard_child.go(small, tmp_path / "w2", "2/2", ledger=postgres_url)
     with Ledger.open(postgres_url, readonly=True) as ledger:
         states = sorted(run["state"] for run in ledger.runs(ledger.judge_id("stub")))
         assert not ledger.busy()
@@ -216,7 +217,7 @@ def test_a_shard_on_postgresql_is_refused_to_a_second_process_and_another_shard_
         judge_id = other.enrol(StubJudge(seed=9, name="x").card, StubJudge().questions(vocabulary(small)), "films")
         run_id = other.begin(judge_id, {"shard": "1/2"}, {})
         assert other.busy()
-        with pytest.raises(Exception, match=r"judge run 1/2 \(process .*is writing"):
+        with pytest.raises(Exception, match=r"judge run 1/2 .*writing"):
             ask(StubJudge(seed=5), small, tmp_path / "first", ledger=postgres_url, shard=Shard(1, 2))
         ask(StubJudge(seed=5), small, tmp_path / "second", ledger=postgres_url, shard=Shard(2, 2))
         assert [run["state"] for run in other.runs(judge_id) if run["run_id"] == run_id] == ["running"]
@@ -299,7 +300,7 @@ def test_another_judge_under_the_same_name_is_refused_with_the_difference(small,
     """R17: another fingerprint is not mixed; the message names the field and the part."""
     other = tmp_path / "other"
     ask(StubJudge(seed=6), small, other, shard=Shard(2, 3))
-    with pytest.raises(UsageError, match=r"other: judge 'stub' is another one than in .*settings\.seed was 5, is 6"):
+    with pytest.raises(UsageError, match=r"'stub' .*settings\.seed .*5.*6"):
         merge([thirds[0], other], workspace=tmp_path / "home")
 
 
@@ -309,7 +310,7 @@ def test_another_dataset_is_refused(thirds, tmp_path):
     shutil.copytree(thirds[0], spoilt)
     with Ledger.open(spoilt / "ledger.sqlite") as ledger:
         ledger.change(lambda connection: connection.exec_driver_sql("UPDATE judge SET dataset = 'elsewhere'"))
-    with pytest.raises(UsageError, match=r"asked about the dataset 'elsewhere'"):
+    with pytest.raises(UsageError, match=r"dataset 'elsewhere'"):
         merge([thirds[1], spoilt], workspace=tmp_path / "home")
 
 
@@ -331,10 +332,10 @@ def test_shards_of_two_tables_are_refused_in_any_order_and_nothing_is_written(sm
         said = str(caught.value)
         assert said.index(second.source) < said.index(first.source)
         assert said.count("(sha256:") == 2
-        assert f"Run its shard again with the --source and --mapping of {parts[0]}" in said
+        assert mentions(said, "--source and --mapping", str(parts[0]))
         assert not (tmp_path / "home").exists()
     merge([thirds[0]], workspace=tmp_path / "home")
-    with pytest.raises(UsageError, match=r"w2 is about table:.*other\.csv .*two datasets are never mixed"):
+    with pytest.raises(UsageError, match=r"w2 .*other\.csv .*two datasets"):
         merge([tmp_path / "w2"], workspace=tmp_path / "home")
 
 
@@ -361,7 +362,7 @@ def test_the_same_table_elsewhere_and_another_pace_are_the_same_run(small, third
     there.joinpath("copy.csv").write_bytes(Path(small.source.removeprefix("table:")).read_bytes())
     moved = replace(small, source=f"table:{there / 'copy.csv'}", images=there / "pictures",
                     mapping=str(there / Path(small.mapping).name))  # fmt: skip
-    ask(StubJudge(seed=5), moved, tmp_path / "w3", shard=Shard(3, 3), pace=replace(smallset.QUICK, tries=3), workers=1)
+    ask(StubJudge(seed=5), moved, tmp_path / "w3", shard=Shard(3, 3), pace=replace(datasets.QUICK, tries=3), workers=1)
     for name, parts in (("last", [*thirds[:2], tmp_path / "w3"]), ("first", [tmp_path / "w3", *thirds[:2]])):
         done = merge(parts, workspace=tmp_path / name)
         assert (done.judges[0].run.state, done.clashing, done.notices) == ("done", 0, [])
@@ -379,7 +380,7 @@ def test_a_table_that_changed_since_is_refused_until_the_shards_have_seen_it(sma
 
     ask_both()
     table.write_bytes(table.read_bytes().replace(b",F,", b",M,"))
-    with pytest.raises(UsageError, match="the table or its mapping has changed"):
+    with pytest.raises(UsageError, match="mapping has changed"):
         merge(homes, workspace=tmp_path / "home")
     assert [run.tally for run in ask_both()] == [None, None]
     assert merge(homes, workspace=tmp_path / "home").judges[0].run.state == "done"
@@ -391,7 +392,7 @@ def test_a_part_that_does_not_say_its_dataset_is_said(thirds, tmp_path):
     shutil.copy(thirds[1] / "ledger.sqlite", tmp_path / "w2")
     done = merge([thirds[0], tmp_path / "w2", thirds[2]], workspace=tmp_path / "home")
     assert [notice.code for notice in done.notices] == ["dataset_untold"]
-    assert "w2 does not say what its dataset was: taken for table:" in done.notices[0].message
+    assert mentions(done.notices[0].message, "w2", "taken for table:")
 
 
 def test_films_that_the_dataset_does_not_have_are_said(small, tmp_path):
@@ -417,7 +418,7 @@ def test_shards_that_were_drawn_differently_are_unfinished_in_any_order(small, t
     for name, order in (("ab", homes), ("ba", homes[::-1])):
         done = merge(order, workspace=tmp_path / name)
         assert [notice.code for notice in done.notices] == ["shards_drawn"]
-        assert "1/2: 9 of 40 films, seed 0 and 2/2: 3 of 40 films, seed 0" in done.notices[0].message
+        assert mentions(done.notices[0].message, "1/2: 9 of 40", "seed 0", "2/2: 3 of 40", "seed 0")
     assert drawn(tmp_path / "ab") == drawn(tmp_path / "ba")
     assert drawn(tmp_path / "ab")[0] == "unfinished"
     ask(StubJudge(seed=5), small, tmp_path / "ab", limit_images=9)
@@ -474,7 +475,7 @@ def test_a_folder_without_a_judge_or_the_target_itself_is_refused(thirds, tmp_pa
 
 def write_scores(path, ids, p):
     """Scores of a table, one number for all."""
-    rows = {"image_id": ids, **{finding: [p] * len(ids) for finding in smallset.FINDINGS}}
+    rows = {"image_id": ids, **{finding: [p] * len(ids) for finding in datasets.FINDINGS}}
     pl.DataFrame(rows).write_csv(path)
     return f"table:{path}"
 
@@ -558,21 +559,20 @@ def test_what_is_said_of_features_names_the_probe_and_what_was_drawn(small, tmp_
         plan.keep(cache.path)
     for name, order in (("ab", homes), ("ba", homes[::-1])):
         first, second = merge(order, workspace=tmp_path / name).notices
-        assert first.message.endswith("drawn differently: 1,000 films and 4 films. The run of the probe looks at what "
-                                      "is missing")  # fmt: skip
-        assert "2 films have been looked at (2 blocks of them are new here)" in second.message
+        assert mentions(first.message, "drawn differently", "1,000", "4")
+        assert mentions(second.message, "2 films", "2 blocks")
         assert second.message.endswith(f"bpals judge run probe:lite0 --workspace {tmp_path / name}")
     (only,) = merge(homes[:1], workspace=tmp_path / "ab").notices
-    assert "(0 blocks of them are new here)" in only.message
+    assert mentions(only.message, "0 blocks")
     (alone,) = merge(homes[:1], workspace=tmp_path / "alone").notices
-    assert "1 film has been looked at (1 block of them is new here)" in alone.message
+    assert mentions(alone.message, "1 film", "1 block")
 
 
 def test_a_probe_whose_shards_were_merged_is_the_probe_of_one_run(tmp_path):
     """Two shards look, the merged workspace learns: the same bytes as where one run did both."""
     (tmp_path / "small").mkdir()
-    films = smallset.write(tmp_path / "small", 240)
-    spec = f"probe:{tinyonnx.write(tmp_path / 'tiny.onnx')}"
+    films = datasets.write(tmp_path / "small", 240)
+    spec = f"probe:{tiny_onnx.write(tmp_path / 'tiny.onnx')}"
     order = Order(source=films.source, mapping=films.mapping, workers=0)
     run_probe(spec, images=films.images, workspace=tmp_path / "whole", order=order)
     for part in (1, 2):

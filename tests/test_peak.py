@@ -12,7 +12,7 @@ CHILD = """
 import time
 from peak import peak_mb
 held = bytearray(60_000_000)
-time.sleep(1)
+time.sleep(1)  # long enough to be measured from outside
 print(peak_mb())
 """
 PARENT = """

@@ -35,5 +35,5 @@ def test_a_plan_that_cannot_be_read_is_none(tmp_path, text):
 def test_a_folder_that_cannot_be_written_is_said(tmp_path):
     """In one line, with what to type."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(WorkspaceError, match="Name another with --workspace DIR"):
+    with pytest.raises(WorkspaceError, match="--workspace DIR"):
         SHARD.keep(tmp_path / "file")

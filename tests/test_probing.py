@@ -10,8 +10,6 @@ import sys
 
 import polars as pl
 import pytest
-import smallset
-import tinyonnx
 
 import shape
 from bpals.errors import UsageError
@@ -20,17 +18,19 @@ from bpals.store.workspace import Workspace
 from bpals.tasks.judge import Order, run_judge
 from bpals.tasks.judge_status import status_of
 from bpals.tasks.probe import run_probe
+from world import datasets, tiny_onnx
+from world.words import mentions
 
 FILMS = 260
-CHILD = shape.ROOT / "tests" / "probechild.py"
+CHILD = shape.ROOT / "tests" / "world" / "probe_child.py"
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Films of the examples, drawn: enough for a probe to learn from; one is cut off."""
-    made = smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+    made = datasets.write(tmp_path_factory.mktemp("small"), FILMS)
     # Patients of all five folds: a probe that is left without two of two has nothing to learn from.
-    table = pl.read_csv(smallset.EXAMPLES / "films.csv").head(FILMS)
+    table = pl.read_csv(datasets.EXAMPLES / "films.csv").head(FILMS)
     table.write_csv(made.source.removeprefix("table:"))
     cut = made.images / made.image_ids[5]
     cut.write_bytes(cut.read_bytes()[:-100])
@@ -40,7 +40,7 @@ def small(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A backbone of 16 numbers."""
-    return tinyonnx.write(tmp_path_factory.mktemp("backbone") / "tiny.onnx")
+    return tiny_onnx.write(tmp_path_factory.mktemp("backbone") / "tiny.onnx")
 
 
 def probe(tiny, small, home, **more):
@@ -112,7 +112,7 @@ def test_another_label_or_a_damaged_seal_is_learnt_from_anew(whole, tiny, small,
 
 def test_every_stage_counts_what_is_done_and_what_is_left(tiny, tmp_path):
     """Looking in films, learning in per cent, altered copies in films: each to its end, with a time."""
-    films = smallset.write(tmp_path, 220)
+    films = datasets.write(tmp_path, 220)
     table = pl.read_csv(films.source.removeprefix("table:"))
     table.with_columns(patient=pl.col("film")).write_csv(tmp_path / "films.csv")
     seen = []
@@ -133,7 +133,7 @@ def test_a_mended_film_is_looked_at_when_it_is_asked_for(whole, tiny, small, tmp
     """A failure stands until --retry-failed; then the film is judged, and nothing failed."""
     home, _, _ = whole
     again, films = shutil.copytree(home, tmp_path / "again"), shutil.copytree(small.images, tmp_path / "films")
-    (films / small.image_ids[5]).write_bytes(smallset.another_picture())
+    (films / small.image_ids[5]).write_bytes(datasets.another_picture())
     order = {"source": small.source, "mapping": small.mapping, "workers": 0}
     before = run_probe(f"probe:{tiny}", images=films, workspace=again, order=Order(**order))
     assert before.counts["failed"] == 3
@@ -146,7 +146,7 @@ def test_some_films_are_a_part_of_all(whole, tiny, small, tmp_path):
     run, _ = probe(tiny, small, tmp_path, limit_images=30)
     assert run.films == 30
     assert run.counts["answered"] == 0
-    assert "a probe learns from at least 200" in run.why
+    assert "at least 200" in run.why
     probe(tiny, small, tmp_path)
     assert answers(tmp_path).equals(answers(whole[0]))
 
@@ -163,7 +163,7 @@ def test_parts_of_several_machines_are_one_probe(whole, tiny, small, tmp_path):
         assert run.looked == (run.films, run.films)
         (row,) = status_of(home)
         assert (row["judge"], row["state"], row["films"]) == ("probe-tiny", "looked at", run.films)
-        assert f"part {part}/2 is looked at. Bring the parts together: bpals judge merge" in row["next"]
+        assert mentions(row["next"], f"part {part}/2", "bpals judge merge")
         shutil.copytree(home / "features", together / "features", dirs_exist_ok=True)
     run, _ = probe(tiny, small, together)
     assert run.tally.films_all == 0
@@ -210,9 +210,9 @@ def test_ctrl_c_ends_a_run_and_leaves_nothing_half_written(whole, start_bpals, t
     child.send_signal(signal.SIGINT)
     out, errors = child.communicate()
     assert child.returncode == 130, errors
-    assert re.search(r"probe-tiny: interrupted, \d+ of 260 films looked at and kept\nNothing is lost: ", out), out
+    assert re.search(r"probe-tiny: interrupted, \d+ of 260 ", out), out
     assert "asked nothing" not in out
-    assert "The same command goes on: bpals judge run" in errors
+    assert "bpals judge run" in errors
     assert "Traceback" not in errors
     assert not list(tmp_path.glob("features/*/.*.part"))
     probe(tiny, small, tmp_path)
@@ -245,7 +245,7 @@ def test_the_command_says_what_became_of_it(start_bpals, tiny, small, tmp_path):
     told = json.loads(out)
     assert (told["judge"], told["films"], told["card"]["trained_on_target"]) == ("probe-tiny", 40, "yes")
     refused = start_bpals(*words, "--side", 512)
-    assert "--side means nothing to a judge of kind probe" in refused.communicate()[1]
+    assert mentions(refused.communicate()[1], "--side", "probe")
     assert refused.returncode == 2
 
 

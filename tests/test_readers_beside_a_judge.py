@@ -7,12 +7,9 @@ import json
 import random
 import socket
 import sys
-import time
 
 import numpy as np
 import pytest
-import smallset
-from faultyserver import MODEL, FaultyServer
 from sqlalchemy import select
 
 import bpals
@@ -20,9 +17,12 @@ import shape
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import REVIEW
 from bpals.store.workspace import LEDGER
+from world import datasets
+from world.chat_server import MODEL, FaultyServer
 
 pytest.importorskip("fastapi")
 from bpals.tasks.serve import office
+from world.waiting import wait_until
 
 READERS = [f"reader{number}" for number in range(10)]
 KILLS = 3
@@ -62,7 +62,7 @@ def room(request, tmp_path, monkeypatch):
     """A workspace of as many films as everybody reads, a study, ten accounts, and a server that is not started yet."""
     monkeypatch.setenv("PYTHONPATH", str(shape.SRC))
     cases = request.param
-    small = smallset.write(tmp_path, count=max(24, cases))
+    small = datasets.write(tmp_path, count=max(24, cases))
     home = tmp_path / "audit"
     bpals.audit(small.source, mapping=small.mapping, workspace=home)
     (tmp_path / "night.toml").write_text(STUDY.format(cases=cases))
@@ -87,10 +87,8 @@ def judging(start_bpals, small, home, vlm):
     words = ["openai:" + MODEL, "--base-url", vlm.url, *small.words, "--workspace", home, "--name", "vlm"]
     judge = start_bpals("judge", "run", *words, "--in-flight", 2, "--json")
     try:
-        deadline = time.monotonic() + 120
-        while not films_judged(home) and time.monotonic() < deadline:
-            assert judge.poll() is None, judge.communicate()
-            time.sleep(0.1)
+        wait_until(lambda: films_judged(home) or judge.poll() is not None, 120, every=0.05)
+        assert judge.poll() is None, judge.communicate()
         yield judge
     finally:
         judge.kill()

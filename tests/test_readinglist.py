@@ -1,6 +1,5 @@
 """The reading list of a workspace, in one call."""
 
-import claimedfilms
 import polars as pl
 import pytest
 
@@ -10,12 +9,15 @@ from bpals.room.desk.study import Study
 from bpals.signal.queue import READING_LIST
 from bpals.tasks.reading_list import CASES, draw_cases, reading_list
 from bpals.types import REVIEWS, Reviews
+from world import workspaces
+
+pytestmark = pytest.mark.quick
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     """A workspace with a signal of 200 made-up films."""
-    return claimedfilms.write(tmp_path_factory.mktemp("list") / "audit")
+    return workspaces.write_signal(tmp_path_factory.mktemp("list") / "audit")
 
 
 def test_it_is_the_queue_over_the_whole_signal(workspace):

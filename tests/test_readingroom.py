@@ -3,7 +3,6 @@
 import os
 import shutil
 import socket
-import time
 from pathlib import Path
 
 import polars as pl
@@ -16,6 +15,7 @@ from bpals.store.ledger.relay import for_a_run
 from bpals.store.workspace import LEDGER, Workspace
 from bpals.tasks.review_files import import_reviews
 from bpals.tasks.serve import Opening, office, open_room, serve_room, verify_log
+from world.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 PASSWORD = "seven lamps by the sea"  # noqa: S105  nobody's
@@ -51,14 +51,6 @@ def read(client, number):
     return case
 
 
-def wait_for(what, seconds=60):
-    """Wait until something holds."""
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "it did not come to pass"
-        time.sleep(0.1)
-
-
 def test_what_is_read_flows_back_into_signal_and_queue(opening):
     """After five readings they are weighed, the queue is drawn anew, and the log holds all of it."""
     before = Workspace(opening.workspace).run["files"]["signal.parquet"]["sha256"]
@@ -66,7 +58,7 @@ def test_what_is_read_flows_back_into_signal_and_queue(opening):
         client = enter(room)
         for number in range(5):
             read(client, number)
-        wait_for(lambda: client.get("/api/progress").json()["learner"]["lessons"] == 1)
+        wait_until(lambda: client.get("/api/progress").json()["learner"]["lessons"] == 1)
         told = client.get("/api/progress").json()["learner"]
         assert told["failure"] is None
         after = Workspace(opening.workspace).run
@@ -93,7 +85,7 @@ def test_a_room_that_was_closed_goes_on_where_it_was(opening):
 
 def test_a_room_without_films_says_where_to_put_them(opening):
     """Nobody is shown an empty page instead."""
-    with pytest.raises(UsageError, match=r"where are the films\? Type: --images PATH"):
+    with pytest.raises(UsageError, match=r"--images PATH"):
         open_room(Opening(workspace=opening.workspace)).__enter__()
 
 
@@ -104,7 +96,7 @@ def test_a_port_that_is_taken_is_named(opening):
         taken.listen()
         port = taken.getsockname()[1]
         busy = Opening(workspace=opening.workspace, images=opening.images, binding=Binding(port=port))
-        with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened at"):
+        with pytest.raises(UsageError, match=f"127.0.0.1:{port}"):
             serve_room(busy, ready=lambda _room: None)
 
 
@@ -126,7 +118,7 @@ def test_who_read_alone_is_told_how_to_get_in_once_somebody_has_a_password(openi
     with open_room(opening) as room:
         told = next(notice.message for notice in room.notices if notice.code == "no_password")
         assert told.startswith("reader has no password yet")
-        assert told.endswith(f"Type: bpals review account password reader --workspace {opening.workspace}")
+        assert told.endswith(f"bpals review account password reader --workspace {opening.workspace}")
         with office(opening.workspace) as accounts:
             accounts.set_password(accounts.named("reader"), PASSWORD, by="test")
         assert room.room.accounts.enter("reader", PASSWORD).name == "reader"
@@ -139,7 +131,7 @@ def test_a_folder_without_an_audit_gets_no_ledger_and_has_no_log(tmp_path):
     home = tmp_path / "nowhere"
     with pytest.raises(WorkspaceError, match="holds no audit"), office(home) as accounts:
         accounts.make("anna", "admin", password=PASSWORD, by="test")
-    with pytest.raises(UsageError, match=r"holds no log: nobody has read there yet.*bpals review serve"):
+    with pytest.raises(UsageError, match=r"no log.*bpals review serve"):
         verify_log(home)
     assert not home.exists()
 
@@ -171,7 +163,7 @@ def test_r23_a_judge_run_that_began_before_the_room_keeps_it_closed_and_says_wha
 
 def test_a_second_room_is_told_to_close_the_first(opening):
     """Nobody is told to kill a process that others are reading in."""
-    with open_room(opening), pytest.raises(LockHeld, match="Close the reading room with Ctrl-C") as refused:
+    with open_room(opening), pytest.raises(LockHeld, match="Ctrl-C") as refused:
         open_room(opening).__enter__()
     assert "kill" not in str(refused.value)
 

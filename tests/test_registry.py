@@ -75,7 +75,7 @@ def test_a_spec_is_written_as_it_is_typed(text):
 
 def test_an_unknown_kind_is_answered_with_what_was_meant():
     """The name, the nearest known one, and all of them."""
-    with pytest.raises(UnknownName, match=r"no kind of judge is called 'opanai'. Did you mean 'openai'\?.*stub"):
+    with pytest.raises(UnknownName, match=r"'opanai'.*'openai'\?.*stub"):
         parse_spec("opanai:model")
     with pytest.raises(UnknownName, match="'opanai'"):
         find("opanai")
@@ -95,13 +95,13 @@ def test_a_file_without_a_kind_is_answered_with_the_line_to_type(tmp_path, name,
 @pytest.mark.parametrize("text", ["table:", "python:", "table"])
 def test_a_kind_that_needs_a_target_says_so(text):
     """And how it is typed."""
-    with pytest.raises(UsageError, match=r"names no judge. Type: bpals judge run (table:FILE|python:FILE)"):
+    with pytest.raises(UsageError, match=r"(table:FILE|python:FILE)"):
         parse_spec(text)
 
 
 def test_nothing_after_the_at_is_an_error():
     """A revision that was cut off is not taken for none."""
-    with pytest.raises(UsageError, match=r"nothing stands after the @. Type openai:m"):
+    with pytest.raises(UsageError, match=r"after the @.* openai:m"):
         parse_spec("openai:m@")
 
 
@@ -153,7 +153,7 @@ def test_listing_the_judges_loads_nothing_heavy():
 def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
     """Where aiohttp cannot be found, openai: says what to install, and the list says it too."""
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(MissingExtra, match="openai: needs an optional package") as refused:
+    with pytest.raises(MissingExtra, match="openai: ") as refused:
         find("openai")
     assert str(refused.value).endswith(f"Type: {install_line('vlm')}")
     assert {row.kind: row.missing for row in known()}[JUDGES.load("openai").form] == install_line("vlm")
@@ -193,7 +193,7 @@ def test_a_package_cannot_take_a_name_of_ours(packages):
 def test_an_entry_point_that_leads_nowhere_is_one_line(packages, where):
     """The package is named, not a traceback of ours."""
     add_package(packages, "half", broken=where)
-    with pytest.raises(UsageError, match=f"the package half names {where}, which cannot be loaded"):
+    with pytest.raises(UsageError, match=f"half .*{where}"):
         find("broken")
     sys.modules.pop("half", None)
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-import twofolds
-from twofolds import EXAMPLES
 
 import bpals
 from bpals.errors import WorkspaceError
@@ -25,6 +23,8 @@ from bpals.tasks.reading_list import CASES
 from bpals.tasks.relearn import Lesson, lessons_of, relearn, teach, version
 from bpals.tasks.review_files import import_reviews
 from bpals.types import REVIEWS, Reviews
+from world import datasets
+from world.datasets import EXAMPLES
 
 FINDINGS = ("Nodule", "Mass", "Effusion")
 WORDS = Vocabulary(name="films", findings=FINDINGS)
@@ -36,7 +36,7 @@ def place(tmp_path_factory):
     """Where a small dataset with a nodule, a mass and an effusion lies, with its truth."""
     folder = tmp_path_factory.mktemp("relearning")
     named = {"Cardiomegaly": "Nodule", "Pneumothorax": "Mass"}
-    films = pl.read_csv(twofolds.FILMS).head(FILMS).rename(named)
+    films = pl.read_csv(datasets.FILMS).head(FILMS).rename(named)
     # Enough errors to learn from: every sixth film says the opposite of what it shows.
     for finding in ("Effusion", "Nodule"):
         flipped = pl.when(pl.int_range(pl.len()) % 6 == 0).then((pl.col(finding) == 0).cast(pl.Int64))
@@ -212,7 +212,7 @@ def test_a_plain_audit_hears_what_the_workspace_keeps(place, home, audited, shee
     assert (run.record["reviews"]["reads"], set(run.record["reviews"]["inputs"])) == (4 * FILMS, {LEDGER})
     assert [entry["version"] for entry in run.record["history"]] == [before]
     told = {notice["code"]: notice["message"] for notice in run.record["notices"]}
-    assert told["own_reviews"].startswith(f"{4 * FILMS:,} reads that this workspace keeps were heard")
+    assert told["own_reviews"].startswith(f"{4 * FILMS:,} reads")
     assert "bpals audit --no-reviews" in told["own_reviews"]
 
 

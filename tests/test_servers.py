@@ -8,11 +8,8 @@ import asyncio
 import dataclasses
 import json
 
-import otherservers
 import polars as pl
 import pytest
-import smallset
-import tinymodels
 import transformers
 
 import bpals
@@ -26,6 +23,8 @@ from bpals.judges.selftest import selftest
 from bpals.store.ledger import Ledger
 from bpals.store.workspace import Workspace
 from bpals.testing import tiny_film
+from world import datasets, tiny_models, vlm_servers
+from world.words import mentions
 
 pytestmark = pytest.mark.servers
 
@@ -39,26 +38,26 @@ def models(tmp_path_factory):
     """One tiny LLaVA, twice: by its generation_config.json the one is sampled from and the other is not."""
     folder = tmp_path_factory.mktemp("models")
     for name, samples in (("greedy", False), ("sampling", True)):
-        tinymodels.save_served_llava(folder / name, samples=samples)
+        tiny_models.save_served_llava(folder / name, samples=samples)
     return folder
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A few films with a table; read them, do not change them."""
-    return smallset.write(tmp_path_factory.mktemp("small"), COUNT)
+    return datasets.write(tmp_path_factory.mktemp("small"), COUNT)
 
 
 @pytest.fixture(scope="module")
 def hf_url(tmp_path_factory):
     """The base URL of `transformers serve`."""
-    yield from serve(otherservers.transformers_serve(), tmp_path_factory.mktemp("transformers"))
+    yield from serve(vlm_servers.transformers_serve(), tmp_path_factory.mktemp("transformers"))
 
 
 @pytest.fixture(scope="module")
 def vllm_url(models, tmp_path_factory):
     """The base URL of vLLM with the tiny LLaVA."""
-    yield from serve(otherservers.vllm(models / "greedy"), tmp_path_factory.mktemp("vllm"))
+    yield from serve(vlm_servers.vllm(models / "greedy"), tmp_path_factory.mktemp("vllm"))
 
 
 def serve(server, folder):
@@ -66,7 +65,7 @@ def serve(server, folder):
     if not (python := server.python()):
         needs = ", ".join(server.needs)
         pytest.skip(f"no {server.name}: set BPALS_SERVERS_PYTHON to an interpreter that has {needs} (make servers)")
-    with otherservers.running(server, python, folder) as url:
+    with vlm_servers.running(server, python, folder) as url:
         yield url
 
 
@@ -123,7 +122,7 @@ def read_strictly(file):
 def spellings(folder):
     """The tokens of the answer words, by their ids."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    words = [variant for word in tinymodels.WORDS for variant in (word, f" {word}")]
+    words = [variant for word in tiny_models.WORDS for variant in (word, f" {word}")]
     return tuple(tokenizer.encode(word, add_special_tokens=False)[0] for word in words)
 
 
@@ -132,7 +131,7 @@ def test_transformers_serve_ignores_logprobs_and_is_read_by_samples(hf_url, mode
     judge = OpenAIJudge(model=str(models / "sampling"), samples=4)
     observed = try_out(hf_url, judge)
     assert observed.judge.method == "sampled"
-    assert observed.warnings[0] == "the endpoint sends no log-probs: each question is asked 4 times and counted"
+    assert mentions(observed.warnings[0], "log-probs", "4 times")
     assert observed.image_tokens == 16
     assert observed.image_by == "bytes"
     assert observed.outcomes["answered"] > 0
@@ -145,7 +144,7 @@ def test_transformers_serve_ignores_logprobs_and_is_read_by_samples(hf_url, mode
 def test_transformers_serve_stops_a_run_that_was_promised_logprobs(hf_url, models, wanted):
     """Named tokens are refused there, the plain list is ignored: neither can be read."""
     judge = OpenAIJudge(model=str(models / "sampling"), **wanted)
-    with pytest.raises(JudgeError, match=f"asked for log-probs and sends none: {wanted['method']} cannot be read"):
+    with pytest.raises(JudgeError, match=f"log-probs .*{wanted['method']}"):
         try_out(hf_url, judge)
 
 
@@ -158,7 +157,7 @@ def test_transformers_serve_ignores_the_temperature_and_that_is_seen(hf_url, mod
 def test_transformers_serve_answers_without_an_image_that_has_only_a_uuid(hf_url, models):
     """It takes the request and drops the image: asked for, that stops the run."""
     judge = OpenAIJudge(model=str(models / "sampling"), samples=2, image_by="uuid")
-    with pytest.raises(JudgeError, match="the image does not arrive by its uuid"):
+    with pytest.raises(JudgeError, match="arrive by its uuid"):
         try_out(hf_url, judge)
 
 

@@ -6,9 +6,9 @@ import sys
 import tomllib
 
 import pytest
-from codetree import GRAPH, TREE
 
 import shape
+from world.source_tree import GRAPH, TREE
 
 JUNK_DRAWERS = {"base", "common", "helper", "helpers", "lib", "misc", "shared", "stuff", "tools", "util", "utils"}
 LATE = {"PIL"}

@@ -13,7 +13,7 @@ IDS = [f"{number:08}_{visit:03}.png" for number in range(1, 400) for visit in ra
 @pytest.mark.parametrize("text", ["0/8", "9/8", "1/0", "0/0"])
 def test_a_part_that_is_none_of_them_is_refused(text):
     """Parts are counted from 1, and the message shows one that can be typed."""
-    with pytest.raises(UsageError, match=rf"--shard {text}: there is no such part.*Type: --shard 1/"):
+    with pytest.raises(UsageError, match=rf"--shard {text}: .*--shard 1/"):
         Shard.parse(text)
 
 

@@ -3,11 +3,9 @@
 import itertools
 import json
 
-import atthedesk
 import numpy as np
 import polars as pl
 import pytest
-from smallset import EXAMPLES, FINDINGS
 
 import bpals
 from bpals.cli.main import obey
@@ -21,6 +19,8 @@ from bpals.store.workspace import Workspace
 from bpals.tasks.reading_list import CASES, draw_cases
 from bpals.tasks.study_progress import Question, answer, gather, progress, study_progress
 from bpals.types import KIND, OUTCOME, answers_schema
+from world import desks
+from world.datasets import EXAMPLES, FINDINGS
 
 FILMS = 160
 WORDS = Vocabulary(name="films", findings=FINDINGS)
@@ -74,11 +74,11 @@ def read(audit):
     with Ledger.open(audit / "ledger.sqlite") as ledger:
         desk = Desk.open(ledger, STUDY)
         desk.draw(draw_cases(audit, STUDY), "sha256:first")
-        ann, ben = atthedesk.enter(ledger, "ann", "ben")
+        ann, ben = desks.enter(ledger, "ann", "ben")
         for turn in range(45):
             for account, says in ((ann, reader(turn, 0.02)), (ben, reader(1000 + turn, 0.1))):
                 if desk.next(account).current is not None:
-                    atthedesk.read(desk, account, says)
+                    desks.read(desk, account, says)
         return gather(desk)
 
 
@@ -135,10 +135,10 @@ def test_a_slip_of_one_reader_is_no_error_of_the_label(audit, tmp_path):
         with Ledger.open(tmp_path / f"{wanted}.sqlite") as ledger:
             desk = Desk.open(ledger, study)
             desk.draw(draw_cases(audit, study), "sha256:first")
-            for account in atthedesk.enter(ledger, "ann", "ben")[:wanted]:
+            for account in desks.enter(ledger, "ann", "ben")[:wanted]:
                 rates[wanted, account.name] = [row["sample"] for row in progress(audit, gather(desk), study)["errors"]]
                 for _ in range(12):
-                    atthedesk.read(desk, account, reader(0, 0.0))
+                    desks.read(desk, account, reader(0, 0.0))
             rates[wanted, "end"] = [row["sample"] for row in progress(audit, gather(desk), study)["errors"]]
     assert min(rates[1, "end"]) >= 10
     assert set(rates[2, "ben"]) == {None}
@@ -295,9 +295,9 @@ def test_a_study_that_asks_only_what_was_drawn_has_a_rate_too(audit, tmp_path):
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         desk = Desk.open(ledger, study)
         desk.draw(cases, "sha256:first")
-        (ann,) = atthedesk.enter(ledger, "ann")
+        (ann,) = desks.enter(ledger, "ann")
         for _ in range(60):
-            atthedesk.read(desk, ann, reader(0, 0.0))
+            desks.read(desk, ann, reader(0, 0.0))
         told = progress(audit, gather(desk), study)
     # A film that is drawn for two of its findings is one case.
     assert 60 <= told["counts"]["pairs"] < 90

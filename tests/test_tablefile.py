@@ -8,6 +8,8 @@ import pytest
 from bpals.errors import TruthError
 from bpals.store.tables import TableWords, open_table, read_columns
 
+pytestmark = pytest.mark.quick
+
 WORDS = TableWords(error=TruthError, where=" after --x", doubled="{name}: {column!r} twice", no_rows="{name}: {head}")
 
 
@@ -65,7 +67,7 @@ def test_the_columns_of_a_file_with_broken_rows_are_read(tmp_path):
     """So that the file is recognised, and then refused with its line."""
     path = write(tmp_path, b"\xef\xbb\xbfa,b\n1\n2,3\n")
     assert read_columns(path, words=WORDS) == ["a", "b"]
-    with pytest.raises(TruthError, match="line 2 has 1 field where the header has 2"):
+    with pytest.raises(TruthError, match=r"line 2 has 1 .*2"):
         open_table(path, words=WORDS)
 
 
@@ -86,5 +88,5 @@ def test_a_file_is_refused_in_the_words_that_were_handed_in(tmp_path, content, w
 
 def test_a_missing_file_says_where_its_path_was_typed(tmp_path):
     """After which option."""
-    with pytest.raises(TruthError, match=r"does not exist\. Check the path after --x$"):
+    with pytest.raises(TruthError, match=r"does not exist.*--x$"):
         open_table(tmp_path / "gone.csv", words=WORDS)

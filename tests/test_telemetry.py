@@ -8,11 +8,10 @@ import sys
 
 import numpy as np
 import pytest
-import smallset
-import tinyonnx
 
 import shape
 from bpals.optional import OFF, REPORTING
+from world import datasets, tiny_onnx
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is in the extra probe")
 
@@ -93,13 +92,13 @@ def child(code, fresh, *words):
 @pytest.mark.parametrize("kind", ["onnx", "probe"])
 def test_a_judge_leaves_nothing_in_a_fresh_home(kind, fresh, tmp_path):
     """A whole run, the processes that prepare films included: no device id, no queue of events."""
-    small = smallset.write(tmp_path, 4)
+    small = datasets.write(tmp_path, 4)
     (tmp_path / "net.toml").write_text(RECIPE)
     if kind == "onnx":
-        net = tinyonnx.write(tmp_path / "net.onnx", weights=np.ones((32 * 32, 2)), kind=tinyonnx.FLOAT)
+        net = tiny_onnx.write(tmp_path / "net.onnx", weights=np.ones((32 * 32, 2)), kind=tiny_onnx.FLOAT)
         words = [f"onnx:{net}", "--recipe", tmp_path / "net.toml"]
     else:
-        words = [f"probe:{tinyonnx.write(tmp_path / 'net.onnx')}"]
+        words = [f"probe:{tiny_onnx.write(tmp_path / 'net.onnx')}"]
     watched = WATCHED.format(names=["ORT_DISABLE_TELEMETRY"])
     code = f"{watched}\nfrom bpals.cli.main import run\nrun()"
     told = child(code, fresh, "judge", "run", *words, *small.words, "--workspace", tmp_path / "audit")

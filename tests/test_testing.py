@@ -120,7 +120,7 @@ class Moody:
 
 def test_a_judge_must_answer_the_same_twice():
     """Else nothing about it could be checked again."""
-    with pytest.raises(ContractBroken, match="other answers when it reads the same record again"):
+    with pytest.raises(ContractBroken, match="other answers"):
         check_record_judge(Moody(), tiny_dataset())
 
 
@@ -188,7 +188,7 @@ def test_a_broken_signal_is_told_what_is_broken(broken):
 def test_a_signal_is_held_against_claims_with_a_vocabulary():
     """Claims whose findings are mere words are refused before the signal is."""
     claims = tiny_dataset().claims.with_columns(pl.col("finding").cast(pl.String))
-    with pytest.raises(ContractBroken, match="finding is String, not an Enum"):
+    with pytest.raises(ContractBroken, match="finding is String"):
         check_signal(claims, claims)
 
 

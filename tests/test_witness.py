@@ -3,13 +3,13 @@
 import json
 
 import pytest
-import twojudges
-from twojudges import EXPERTS
 
 import bpals
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge_card import card_of, labels_of
+from world import made_judges
+from world.made_judges import EXPERTS
 
 PANEL_AUROC = {
     "Atelectasis": 0.818, "Cardiomegaly": 0.909, "Effusion": 0.883, "Infiltration": 0.716, "Mass": 0.838,
@@ -21,7 +21,7 @@ PANEL_AUROC = {
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
     """Four table judges of the made-up films."""
-    return twojudges.make_workspace(tmp_path_factory.mktemp("judged") / "mine")
+    return made_judges.make_workspace(tmp_path_factory.mktemp("judged") / "mine")
 
 
 def test_a_card_says_who_and_what_it_is_worth_against_experts(judged):

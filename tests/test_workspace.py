@@ -18,6 +18,8 @@ from bpals.errors import UsageError, WorkspaceError
 from bpals.store.workspace import FORMAT, LEDGER, Workspace, sha256
 from bpals.tasks.review_files import load_reviews
 
+pytestmark = pytest.mark.quick
+
 NAMES = ("claims.parquet", "judgments/record.parquet", "signal.parquet")
 
 
@@ -72,7 +74,7 @@ def test_a_table_is_read_back_and_its_bytes_are_the_same_each_time(tmp_path):
 
 def test_an_empty_folder_holds_no_audit(tmp_path):
     """The message gives the command that makes one."""
-    with pytest.raises(WorkspaceError, match=r"holds no audit: .* Type: bpals audit --workspace "):
+    with pytest.raises(WorkspaceError, match=r"no audit.*bpals audit --workspace "):
         Workspace(tmp_path / "nowhere").open()
     assert Workspace(tmp_path / "nowhere").files() == set()
     with pytest.raises(WorkspaceError, match="holds no audit"):
@@ -84,25 +86,25 @@ def test_who_has_only_the_demo_is_sent_to_the_demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("demo").mkdir()
     Path("demo", "run.json").touch()
-    with pytest.raises(WorkspaceError, match=r"no run.json. Type: bpals audit --workspace audit$"):
+    with pytest.raises(WorkspaceError, match=r"run.json.* --workspace audit$"):
         _ = Workspace("audit").run
     Path("demo", LEDGER).touch()
-    with pytest.raises(WorkspaceError, match=r"--workspace demo for the demo that is here, or: bpals audit --work"):
+    with pytest.raises(WorkspaceError, match=r"--workspace demo .*bpals audit"):
         _ = Workspace("audit").run
-    with pytest.raises(WorkspaceError, match=r"no run.json. Type: bpals audit --workspace other$"):
+    with pytest.raises(WorkspaceError, match=r"run.json.* --workspace other$"):
         _ = Workspace("other").run
-    with pytest.raises(UsageError, match=r"audit holds no review yet. Type the same with --workspace demo"):
+    with pytest.raises(UsageError, match=r"no review.*--workspace demo"):
         load_reviews()
     Path("audit").mkdir()
     Path("audit", "run.json").touch()
-    with pytest.raises(UsageError, match=r"audit holds no review yet. Type: bpals review serve"):
+    with pytest.raises(UsageError, match=r"no review.*bpals review serve"):
         load_reviews()
 
 
 def test_a_set_without_its_run_record_is_half_written(workspace):
     """Without run.json, which is written last, nothing counts."""
     (workspace.path / "run.json").unlink()
-    with pytest.raises(WorkspaceError, match=r"is half-written: there is no run\.json"):
+    with pytest.raises(WorkspaceError, match=r"half-written.*run\.json"):
         workspace.open()
 
 
@@ -130,7 +132,7 @@ def test_a_workspace_of_another_version_is_refused(workspace):
     """The message says which version wrote it and what this one reads."""
     run = json.loads((workspace.path / "run.json").read_text())
     (workspace.path / "run.json").write_text(json.dumps(run | {"format": FORMAT + 1, "bpals": "9.9"}))
-    with pytest.raises(WorkspaceError, match=rf"written by bpals 9\.9 in format {FORMAT + 1}; .* format {FORMAT}"):
+    with pytest.raises(WorkspaceError, match=rf" 9\.9 .*{FORMAT + 1}; .*{FORMAT}"):
         workspace.open()
 
 
@@ -141,14 +143,14 @@ def test_one_damaged_byte_breaks_the_set(workspace, name):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(WorkspaceError, match=r"is not the file that run\.json names"):
+    with pytest.raises(WorkspaceError, match=r"not the file .*run\.json"):
         workspace.open()
 
 
 def test_a_missing_file_breaks_the_set(workspace):
     """A file that run.json names and that is gone is an error with its name."""
     (workspace.path / "signal.parquet").unlink()
-    with pytest.raises(WorkspaceError, match=r"signal\.parquet cannot be read: No such file"):
+    with pytest.raises(WorkspaceError, match=r"signal\.parquet .*No such file"):
         workspace.open()
 
 
@@ -157,7 +159,7 @@ def test_a_file_this_audit_did_not_make_is_not_there(workspace):
     (workspace.path / "groups.parquet").write_bytes(b"left by somebody")
     sealed = workspace.open()
     assert not sealed.has("groups.parquet")
-    with pytest.raises(WorkspaceError, match=r"has no groups\.parquet: this audit did not make one"):
+    with pytest.raises(WorkspaceError, match=r"no groups\.parquet"):
         sealed.read("groups.parquet")
 
 
@@ -192,7 +194,7 @@ def test_a_run_that_fails_leaves_the_old_set(workspace):
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     """A file where a folder should be gives an error that names another way."""
     (tmp_path / "audit").write_text("a file")
-    with pytest.raises(WorkspaceError, match=r"cannot be written: .* Name another with --workspace DIR"), \
+    with pytest.raises(WorkspaceError, match=r"cannot be written.*--workspace"), \
             Workspace(tmp_path / "audit").writing():  # fmt: skip
         pass
 
@@ -230,7 +232,7 @@ def test_an_audit_that_is_replaced_while_it_is_read_is_never_mixed_with_the_next
     assert old.read("claims.parquet") == b"old claims.parquet"
     seal(workspace, "new")
     for name in NAMES:
-        with pytest.raises(WorkspaceError, match=r"is not the file that run\.json names"):
+        with pytest.raises(WorkspaceError, match=r"not the file .*run\.json"):
             old.read(name)
     assert workspace.open().read("signal.parquet") == b"new signal.parquet"
 
@@ -339,6 +341,6 @@ def test_a_run_killed_at_any_step_leaves_the_old_set_the_new_one_or_none(tmp_pat
 def test_files_that_no_audit_made_are_not_overwritten(tmp_path):
     """A folder with somebody's own report.html is refused, and the file stays as it was."""
     (tmp_path / "report.html").write_text("mine", encoding="utf-8")
-    with pytest.raises(WorkspaceError, match=r"holds report\.html that no audit made"), Workspace(tmp_path).writing():
+    with pytest.raises(WorkspaceError, match=r"report\.html .*no audit"), Workspace(tmp_path).writing():
         pass
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == "mine"

@@ -14,6 +14,8 @@ from bpals.cli.main import obey
 from bpals.errors import install_line
 from bpals.version import VERSION
 
+pytestmark = pytest.mark.quick
+
 PROJECT = tomllib.loads((shape.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

@@ -3,16 +3,17 @@
 import json
 import re
 import signal
-import time
 
 import pytest
-import smallset
-from faultyserver import FaultyServer, answer, status
 from typer.main import get_command
 
 from bpals.cli.main import app, obey
 from bpals.store.workspace import Workspace
 from bpals.types import OUTCOME
+from world import datasets
+from world.chat_server import FaultyServer, answer, status
+from world.waiting import wait_until
+from world.words import mentions
 
 FILMS = 24
 COMMANDS = sorted(get_command(app).commands["judge"].commands)
@@ -21,7 +22,7 @@ COMMANDS = sorted(get_command(app).commands["judge"].commands)
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Two dozen made-up films."""
-    return smallset.write(tmp_path_factory.mktemp("small"), FILMS)
+    return datasets.write(tmp_path_factory.mktemp("small"), FILMS)
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def test_a_run_ends_with_all_six_outcomes_and_what_to_type_next(capsys, small, t
     """The counts stand on stdout, each outcome by name, and so do the next two commands."""
     assert obey(run_words(small, tmp_path)) == 0
     shown = capsys.readouterr()
-    assert "stub: done, 24 films, 72 pairs\n" in shown.out
-    assert "answered 72, abstained 0, refused 0, unparsed 0, unsupported 0, failed 0" in shown.out
+    assert "stub: done, 24 films, 72" in shown.out
+    assert mentions(shown.out, "answered 72", "abstained 0", "refused 0", "unparsed 0", "unsupported 0", "failed 0")
     assert f"bpals judge card stub --workspace {tmp_path}" in shown.out
     assert f"bpals audit --workspace {tmp_path}" in shown.out
     assert shown.err == ""
@@ -74,11 +75,11 @@ def test_a_run_for_a_program(capsys, small, server, tmp_path):
 def test_what_is_odd_is_noted_on_stderr(capsys, small, server, tmp_path):
     """Another model's name in the replies, and films that are not there: a line each."""
     words = run_words(small, tmp_path, "openai:my-model", "--base-url", server.url, "--limit-images", "2")
-    assert obey([*words, "--source", f"table:{smallset.EXAMPLES / 'films.csv'}"]) == 0
+    assert obey([*words, "--source", f"table:{datasets.EXAMPLES / 'films.csv'}"]) == 0
     shown = capsys.readouterr()
-    assert "note: asked for my-model, the endpoint's replies name stub-vlm\n" in shown.err
+    assert mentions(shown.err, "note:", "my-model", "stub-vlm")
     assert shown.err.count("my-model") == 1
-    assert "note: 576 of 600 films are not under films" in shown.err
+    assert mentions(shown.err, "576 of 600")
 
 
 def test_asking_again_prints_the_drift(capsys, small, server, tmp_path):
@@ -86,7 +87,7 @@ def test_asking_again_prints_the_drift(capsys, small, server, tmp_path):
     words = run_words(small, tmp_path, "openai:stub-vlm", "--base-url", server.url, "--limit-images", "3")
     assert obey(words) == 0
     assert obey([*words, "--verify", "20"]) == 0
-    assert "drift: 20 questions asked again; answers moved by 0.0000 nat on average" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "drift: 20", "0.0000 nat")
 
 
 def test_the_key_comes_from_the_environment_and_is_printed_nowhere(capsys, monkeypatch, small, server, tmp_path):
@@ -108,7 +109,7 @@ def test_a_spent_budget_is_exit_code_3(capsys, small, server, tmp_path):
     assert obey([*words, "--in-flight", "1", "--budget-tokens", "15000"]) == 3
     shown = capsys.readouterr()
     assert "stub-vlm: budget, " in shown.out
-    assert "The tokens are spent. What is done is kept; the same command goes on.\n" in shown.err
+    assert "tokens are spent" in shown.err
     assert obey(words) == 0
     assert "done, 6 films, 18 pairs" in capsys.readouterr().out
 
@@ -122,7 +123,7 @@ def test_too_many_failures_are_exit_code_3(capsys, small, server, tmp_path):
     server.otherwise = refuse_some
     words = run_words(small, tmp_path, "openai:stub-vlm", "--base-url", server.url)
     assert obey(words) == 3
-    assert re.search(r"\d+ of \d+ replies failed, more than 0\.5%.*--retry-failed", capsys.readouterr().err)
+    assert re.search(r"\d+ of \d+ .*0\.5%.*--retry-failed", capsys.readouterr().err)
     assert obey(["judge", "status", "--workspace", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "failures"
     assert Workspace(tmp_path).judge("stub-vlm").record["state"] == "stopped"
@@ -161,7 +162,7 @@ def test_a_list_before_anything_was_asked(capsys, tmp_path):
     assert obey(["judge", "list", "--workspace", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert all(kind in shown for kind in ("openai:", "hf:", "table:", "python:", "stub:"))
-    assert "none yet. Type: bpals judge run SPEC --images PATH" in shown
+    assert "bpals judge run SPEC" in shown
 
 
 def test_a_list_names_each_judge_with_its_outcomes(capsys, small, tmp_path):
@@ -172,7 +173,7 @@ def test_a_list_names_each_judge_with_its_outcomes(capsys, small, tmp_path):
     assert obey(["judge", "list", "--workspace", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^second +72 answered$", shown, re.MULTILINE)
-    assert re.search(r"^stub +\d+ answered, \d+ refused$", shown, re.MULTILINE)
+    assert re.search(r"^stub +\d+ .*, \d+ refused$", shown, re.MULTILINE)
     assert obey(["judge", "list", "--workspace", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["judges"][0] == {"judge": "second", "answered": 72}
@@ -196,16 +197,6 @@ def test_a_card_says_who_a_judge_is(capsys, small, server, tmp_path):
     assert card["preparation"]["side_px"] == 512
     assert card["observed"]["image_by"] == "bytes"
     assert card["commercial_use"] == "no"
-
-
-def wait_until(look, seconds=60):
-    """Look again and again until there is something to see."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if seen := look():
-            return seen
-        time.sleep(0.1)
-    raise AssertionError("nothing came in time")
 
 
 def rows(capsys, home):
@@ -232,9 +223,7 @@ def test_status_while_it_runs_after_a_kill_and_at_the_end(capsys, small, start_b
         assert row["eta_s"] > 0
         assert row["p50_s"] >= 0.04
         assert obey(["judge", "status", "--workspace", str(tmp_path)]) == 0
-        assert re.search(
-            r"stub-vlm: running, \d+ of 24 films, [\d.]+ films/s, p50 \d+\.\d+ s.* left", capsys.readouterr().out
-        )
+        assert re.search(r"stub-vlm: running, \d+ of 24 .*p50 \d+\.\d+ s.* left", capsys.readouterr().out)
         assert obey(words) == 2
         assert f"process {process.pid} on " in capsys.readouterr().err
         process.send_signal(signal.SIGKILL)
@@ -243,7 +232,7 @@ def test_status_while_it_runs_after_a_kill_and_at_the_end(capsys, small, start_b
         assert (killed["state"], killed["eta_s"]) == ("killed", None)
         assert 2 <= killed["films"] < FILMS
         assert obey(["judge", "list", "--workspace", str(tmp_path)]) == 0
-        assert f"not sealed yet: killed, {killed['films']} of 24 films" in capsys.readouterr().out
+        assert f"killed, {killed['films']} of 24" in capsys.readouterr().out
         server.latency_s = 0
         asked = server.seen.requests
         assert obey([*words, "--json"]) == 0
@@ -263,12 +252,12 @@ def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(capsys, small, sta
         out, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
         films = int(re.search(r"stub-vlm: interrupted, (\d+) films", out)[1])
-        assert errors.splitlines()[-1].startswith("bpals: interrupted; nothing is left half-written.")
+        assert errors.splitlines()[-1].startswith("bpals: interrupted;")
         assert Workspace(tmp_path).judge("stub-vlm").answers().height == films * 3
         assert rows(capsys, tmp_path)[0]["state"] == "interrupted"
         server.latency_s = 0
         assert obey(words) == 0
-    assert "stub-vlm: done, 24 films, 72 pairs" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "stub-vlm: done", "24", "72")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -286,10 +275,7 @@ def test_a_judge_that_answered_nothing_says_why(capsys, small, tmp_path):
     judge.write_text("import bpals\n\n@bpals.judge('mute')\ndef mute(image, finding):\n    return 'yes'\n")
     assert obey(run_words(small, tmp_path / "audit", f"python:{judge}")) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == (
-        "mute answered nothing, so it adds nothing to an audit: 72 unparsed. "
-        "The first reason: a str is no probability: 'yes'"
-    )
+    assert mentions(last, "mute", "72 unparsed", "str", "'yes'")
 
 
 def test_a_judge_that_is_mended_takes_its_name_again(capsys, small, tmp_path):
@@ -298,10 +284,10 @@ def test_a_judge_that_is_mended_takes_its_name_again(capsys, small, tmp_path):
     judge.write_text("import bpals\n\n@bpals.judge('mine')\ndef mine(image, finding):\n    return image.nothing\n")
     words = run_words(small, tmp_path / "audit", f"python:{judge}")
     assert obey(words) == 2
-    assert "judge 'mine' fails on each of its first 3 films: AttributeError" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "'mine'", "3", "AttributeError")
     judge.write_text(judge.read_text().replace("image.nothing", "0.5"))
     assert obey(words) == 0
-    assert "mine: done, 24 films, 72 pairs" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "mine: done", "24", "72")
 
 
 def test_status_and_list_know_the_same_judges(capsys, small, tmp_path):
@@ -316,4 +302,4 @@ def test_status_and_list_know_the_same_judges(capsys, small, tmp_path):
     assert obey(["judge", "status", "--workspace", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert {line.partition(":")[0] for line in shown.splitlines() if not line.startswith(" ")} == listed
-    assert "scores: read from a table, 1 of 1 film\n" in shown
+    assert mentions(shown, "scores:", "1 of 1")

@@ -13,6 +13,9 @@ import shape
 from bpals.cli.main import app, obey
 from bpals.errors import SourceError
 from bpals.version import VERSION
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 COMMANDS = sorted(get_command(app).commands)
 
@@ -108,7 +111,7 @@ def test_a_wrong_word_is_answered_with_the_help_to_type(capsys, arguments):
 def test_an_interruption_says_that_the_same_command_starts_again(capsys):
     """Ctrl-C ends with 130 and the line to type, quoted for a shell."""
     assert obey(["fail"], toy(KeyboardInterrupt())) == 130
-    assert capsys.readouterr().err.endswith("The same command starts again: bpals fail\n")
+    assert capsys.readouterr().err.endswith("again: bpals fail\n")
 
 
 def test_a_full_disk_is_nobodys_bug(capsys):
@@ -116,7 +119,7 @@ def test_a_full_disk_is_nobodys_bug(capsys):
     full = OSError(errno.ENOSPC, "No space left on device", "audit/.staging-1/signal.parquet")
     assert obey(["fail"], toy(full)) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith("bpals: the disk is full (audit/.staging-1/signal.parquet)")
+    assert mentions(shown, "disk is full", "audit/.staging-1/signal.parquet")
     assert shown.count("\n") == 1
 
 

@@ -9,6 +9,7 @@ import pytest
 import shape
 from bpals.cli import rate
 from bpals.cli.main import obey
+from world.words import mentions
 
 
 @pytest.fixture
@@ -55,15 +56,15 @@ def test_a_plan_that_adds_to_another_names_both_lists(capsys):
     assert obey([*plan, "--reads", "60", "--out", "reads.csv"]) == 0
     assert "list of before" not in capsys.readouterr().out
     assert obey([*plan, "--reads", "90", "--out", "more.csv"]) == 0
-    assert "bpals rate --reviews more.csv --workspace audit and once more --reviews" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "bpals rate --reviews more.csv", "once more --reviews")
 
 
 def test_a_plan_says_what_its_expectation_is_worth(place, capsys):
     """Where no expert label taught the trust it expects far too many errors; where one did nothing is said."""
     assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "60"]) == 0
     told = capsys.readouterr().out
-    assert "No expert label taught the trust of Effusion" in told
-    assert "--width asks for too many reads" in told.replace("\n", " ")
+    assert mentions(told, "No expert label", "Effusion")
+    assert mentions(told, "--width", "too many reads")
     run = place / "audit" / "run.json"
     record = json.loads(run.read_text())
     record["calibration"] = {"findings": {"Effusion": {}}}
@@ -77,12 +78,12 @@ def test_a_blank_list_and_the_key_of_a_queue_are_said(place, capsys):
     assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "30"]) == 0
     capsys.readouterr()
     assert obey(["rate", "--reviews", "reads.csv"]) == 2
-    assert "Write present, absent, uncertain or unreadable" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "present, absent", "unreadable")
     fill(place / "reads.csv")
     keyed = pl.read_csv("reads.csv").select("image_id", "finding", inclusion=pl.lit(0.5))
     keyed.write_csv("reads.key.csv")
     assert obey(["rate", "--reviews", "reads.csv"]) == 0
-    assert "30 reads got their chance of being drawn from the key of the file, reads.key.csv" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "30 reads", "reads.key.csv")
 
 
 def test_the_rates_can_be_read_by_a_program(place, capsys):
@@ -137,4 +138,4 @@ def test_the_four_findings_give_no_rate_of_nih(nih_workspace, data_folder, capsy
     """An enriched expert set is refused with the reason."""
     file = data_folder / "expert" / "four_findings_readers.csv"
     assert obey(["rate", "--reviews", str(file), "--workspace", str(nih_workspace)]) == 2
-    assert "enriched in errors and give no rate" in capsys.readouterr().err
+    assert "enriched in errors" in capsys.readouterr().err

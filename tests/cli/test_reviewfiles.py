@@ -4,10 +4,11 @@ import json
 import shutil
 
 import pytest
-import twofolds
 
 import bpals
 from bpals.cli.main import obey
+from world import datasets
+from world.words import mentions
 
 SHEET = "image_id,reader,Effusion,Fracture\n{0},ann,YES,NO\n{1},ann,NO,YES\n{0},bob,HEDGE,\n"
 
@@ -30,12 +31,10 @@ def test_reads_go_in_and_out(home, tmp_path, capsys):
     """Once in, they are there; brought in again they are not new; out they go as what is asked for."""
     line = ["review", "import", tmp_path / "sheet.csv", "--workspace", home]
     code, printed, noted = typed(capsys, *line)
-    assert (code, printed) == (
-        0,
-        f"5 reads in {tmp_path / 'sheet.csv'}: 5 are new, 0 were here already\nfilms: 2, readers: 2\n",
-    )
-    assert "note: Fracture is not audited and teaches nothing: 2 reads of it are kept (1 present)" in noted
-    assert "0 are new, 5 were here already" in typed(capsys, *line)[1]
+    assert code == 0
+    assert mentions(printed, "5 reads", str(tmp_path / "sheet.csv"), "5 are new, 0", "films: 2, readers: 2")
+    assert mentions(noted, "note: Fracture", "2 reads", "1 present")
+    assert mentions(typed(capsys, *line)[1], "0 are new, 5")
     code, printed, _ = typed(capsys, "review", "export", "--out", tmp_path / "out.csv", "--workspace", home)
     assert (code, printed) == (0, f"5 reviews in {tmp_path / 'out.csv'}\n")
 
@@ -81,10 +80,10 @@ def test_several_files_of_reads_are_heard_together(home, tmp_path, capsys):
     for command in (["review", "next", "--n", 3], ["rate", "--simple-random"]):
         code, _, said = typed(capsys, *command, *words)
         assert code == 0, said
-        assert "sheet.csv and more.csv: 1 time one reader said two things about a pair" in said
-    code, _, said = typed(capsys, "audit", *words, "--source", twofolds.SOURCE, "--mapping", twofolds.MAPPING)
+        assert mentions(said, "sheet.csv and more.csv", "1 time")
+    code, _, said = typed(capsys, "audit", *words, "--source", datasets.SOURCE, "--mapping", datasets.MAPPING)
     assert code == 0, said
-    assert "sheet.csv and more.csv: 1 time one reader said" in said
+    assert mentions(said, "sheet.csv and more.csv", "1 time")
     run = json.loads((home / "run.json").read_text())
     assert run["values"]["reviews"]["value"] == [str(tmp_path / "sheet.csv"), str(tmp_path / "more.csv")]
     assert set(run["reviews"]["inputs"]) == {"sheet.csv", "more.csv"}

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from bpals.cli.main import obey
+from world.words import mentions
 
 PASSWORD = "seven lamps by the sea"  # noqa: S105  nobody's
 
@@ -109,7 +110,7 @@ def test_s22_a_log_that_was_edited_is_found(run, home):
     code, out, _ = run("verify-log", "--workspace", home, "--head", head.removeprefix("Head: "))
     assert (code, out.splitlines()[1]) == (0, head)
     code, out, _ = run("verify-log", "--workspace", home, "--head", "f" * 64)
-    assert (code, "no entry has the hash that was kept" in out) == (1, True)
+    assert (code, mentions(out, "no entry", "hash")) == (1, True)
     with sqlite3.connect(home / "ledger.sqlite") as file:
         file.execute("UPDATE entry SET actor = 'somebody' WHERE sequence = 1")
     code, out, _ = run("verify-log", "--workspace", home)

@@ -3,7 +3,6 @@
 import hashlib
 
 import numpy as np
-import phantomfilms
 import pytest
 from PIL import Image
 
@@ -11,6 +10,7 @@ from bpals.images.collection import open_shelf
 from bpals.images.defects import COPIES, Altering, Copies, looked_at_copies
 from bpals.images.stream import square
 from bpals.types import Refusal
+from world import phantoms
 
 MARKED = np.zeros((40, 60), dtype=np.uint8)
 MARKED[0, 0], MARKED[20, 30] = 200, 100
@@ -47,13 +47,13 @@ def test_a_shrunk_copy_has_the_pixels_of_a_crop_and_shows_all_of_the_film():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_copies_are_looked_at_as_the_film_is(workers, tmp_path):
     """In this process and in a worker alike: a row of numbers for each copy, none for a film that is refused."""
-    film = phantomfilms.phantom(0)
-    (tmp_path / "sound.png").write_bytes(phantomfilms.written(film))
-    (tmp_path / "torn.png").write_bytes(phantomfilms.written(film)[:300])
+    film = phantoms.phantom(0)
+    (tmp_path / "sound.png").write_bytes(phantoms.written(film))
+    (tmp_path / "torn.png").write_bytes(phantoms.written(film)[:300])
     shelf = open_shelf(tmp_path)
-    with looked_at_copies(shelf, shelf.found, phantomfilms.LOOK, workers=workers) as reading:
+    with looked_at_copies(shelf, shelf.found, phantoms.LOOK, workers=workers) as reading:
         made = dict(reading)
-    eye = phantomfilms.open_eye()
+    eye = phantoms.open_eye()
     expected = [eye(square(alter(film), 48)) for alter in COPIES.values()]
     sound = next(each for each in made.values() if isinstance(each, Copies))
     assert np.array_equal(sound.features, np.stack(expected))
@@ -63,6 +63,6 @@ def test_copies_are_looked_at_as_the_film_is(workers, tmp_path):
 
 def test_a_reply_of_the_wrong_size_is_refused():
     """What no sound worker sends does not become numbers."""
-    work = Altering.like(phantomfilms.LOOK)
+    work = Altering.like(phantoms.LOOK)
     with pytest.raises(ValueError, match="reshape"):
         work.unpack({"sha256": "x", "notes": []}, b"\0" * 4 * (len(COPIES) + 1))

@@ -4,12 +4,12 @@ import pickle
 import tarfile
 
 import pytest
-import smallset
 
 from bpals.images.collection import Carried, open_shelf
 from bpals.images.prepare import Preparation
 from bpals.images.stream import Crew, Reading, prepared
 from bpals.types import Refusal
+from world import datasets
 
 RULE = Preparation(side_px=64)
 
@@ -17,7 +17,7 @@ RULE = Preparation(side_px=64)
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Six films; read them, do not change them."""
-    return smallset.write(tmp_path_factory.mktemp("small"), 6)
+    return datasets.write(tmp_path_factory.mktemp("small"), 6)
 
 
 def travelled(shelf):

@@ -1,7 +1,6 @@
 """The checks together: one row a film, null where nothing is known, and each fires for its own reason."""
 
 import numpy as np
-import phantomfilms
 import polars as pl
 import pytest
 from PIL import Image, ImageDraw, ImageFont
@@ -10,6 +9,7 @@ from bpals.images.checks import CHECKS, ONE_GREY, Gallery, check, one_grey, refu
 from bpals.images.ocr import Lettered
 from bpals.signal.filmchecks import WORDS
 from bpals.types import FILM_CHECKS
+from world import phantoms
 
 
 def small(image):
@@ -41,7 +41,7 @@ def fired(seen, lettered=None):
     return films["checks"].to_list()
 
 
-FILM, OTHER = phantomfilms.phantom(0), phantomfilms.phantom(1)
+FILM, OTHER = phantoms.phantom(0), phantoms.phantom(1)
 
 
 def noisy(grey, spread):
@@ -98,7 +98,7 @@ def test_markers_speak_against_the_recorded_view():
     def lettered(*markers, text=False):
         return Lettered(sha256="", notes=(), markers=markers, text=text)
 
-    seen = gallery([FILM, OTHER, phantomfilms.phantom(2)], view=["PA", "AP", None])
+    seen = gallery([FILM, OTHER, phantoms.phantom(2)], view=["PA", "AP", None])
     words = {"film0": lettered("PORTABLE"), "film1": lettered("AP", "PORTABLE"), "film2": lettered("PA", text=True)}
     assert fired(seen, words) == [["view"], [], ["text"]]
 

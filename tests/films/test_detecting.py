@@ -1,12 +1,12 @@
 """Inverted, turned and cropped films are found by what copies of other patients' films look like."""
 
 import numpy as np
-import phantomfilms
 import pytest
 from threadpoolctl import threadpool_limits
 
 from bpals.images.defects import COPIES, WORKS, Detected, Sample, detect
 from bpals.images.stream import square
+from world import phantoms
 
 FILMS, SAMPLED = 130, 110
 FOLD = np.arange(FILMS) % 5
@@ -17,8 +17,8 @@ WRONG = {3: "turned_90", 120: "turned_180", 121: "inverted", 122: "cropped", 123
 @pytest.fixture(scope="module")
 def looked():
     """The features of drawn films, some of them altered, and of the copies of the first ones."""
-    eye = phantomfilms.open_eye()
-    films = [phantomfilms.phantom(seed) for seed in range(FILMS)]
+    eye = phantoms.open_eye()
+    films = [phantoms.phantom(seed) for seed in range(FILMS)]
     films = [COPIES[WRONG[place]](film) if place in WRONG else film for place, film in enumerate(films)]
     features = np.stack([eye(square(film, 48)) for film in films])
     copies = [[eye(square(alter(film), 48)) for alter in COPIES.values()] for film in films[:SAMPLED]]

@@ -9,7 +9,6 @@ import pydicom
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from madedicom import record_of
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
@@ -25,6 +24,7 @@ from pydicom.uid import (
 from bpals.images.dicom import TAGS
 from bpals.images.prepare import Preparation, prepare
 from bpals.types import Refusal
+from world.dicoms import record_of
 
 
 def written(record, syntax=ExplicitVRLittleEndian):

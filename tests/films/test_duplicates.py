@@ -3,11 +3,11 @@
 import io
 
 import numpy as np
-import phantomfilms
 import pytest
 from PIL import Image
 
 from bpals.images.checks import AT_ONCE, SAME, find_twins
+from world import phantoms
 
 
 def thumbnail(image):
@@ -19,13 +19,13 @@ def thumbnail(image):
 def reencoded(image):
     """The film at 90 % of its size, as a JPEG."""
     smaller = image.resize((round(image.width * 0.9), round(image.height * 0.9)), Image.Resampling.LANCZOS)
-    return Image.open(io.BytesIO(phantomfilms.written(smaller, "JPEG", quality=85)))
+    return Image.open(io.BytesIO(phantoms.written(smaller, "JPEG", quality=85)))
 
 
 @pytest.fixture(scope="module")
 def films():
     """Drawn films of 60 patients."""
-    return [phantomfilms.phantom(seed) for seed in range(60)]
+    return [phantoms.phantom(seed) for seed in range(60)]
 
 
 def twins(images, usable=None):

@@ -2,11 +2,11 @@
 
 import io
 
-import madereviews
 import pytest
 from PIL import Image
 
 from bpals.images.prepare import is_dicom, size_of
+from world import review_tables
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
@@ -21,7 +21,7 @@ def test_a_picture_says_how_large_it_is(kind):
 def test_a_dicom_says_how_large_it_is():
     """Without its pixels."""
     pytest.importorskip("pydicom")
-    film = madereviews.dicom(side=48)
+    film = review_tables.dicom(side=48)
     assert is_dicom(film)
     assert size_of(film) == (48, 48)
 

@@ -4,13 +4,13 @@ import importlib.util
 import sys
 
 import numpy as np
-import phantomfilms
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from bpals.errors import MissingExtra
 from bpals.images.collection import open_shelf
 from bpals.images.ocr import Lettered, Lettering, spell, spelt
+from world import phantoms
 
 HAS_OCR = importlib.util.find_spec("rapidocr_onnxruntime") is not None
 
@@ -60,7 +60,7 @@ def test_only_known_markers_are_taken_from_a_worker():
 def test_without_an_ocr_the_line_to_type_is_said(tmp_path, monkeypatch):
     """Before any worker is started."""
     monkeypatch.setitem(sys.modules, "rapidocr_onnxruntime", None)
-    (tmp_path / "a.png").write_bytes(phantomfilms.written(phantomfilms.phantom(0)))
+    (tmp_path / "a.png").write_bytes(phantoms.written(phantoms.phantom(0)))
     shelf = open_shelf(tmp_path)
     with pytest.raises(MissingExtra, match=r"\[ocr\]"):
         spelt(shelf, shelf.found)
@@ -70,9 +70,9 @@ def test_without_an_ocr_the_line_to_type_is_said(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("words", "markers", "text"), [("PORTABLE", ("PORTABLE",), False), ("JANE ROE", (), True)])
 def test_words_burnt_into_a_film_are_read(words, markers, text, tmp_path):
     """White on the dark of a film, in a worker of its own."""
-    film = Image.fromarray((np.asarray(phantomfilms.phantom(0).resize((600, 600))) * 0.6).astype(np.uint8))
+    film = Image.fromarray((np.asarray(phantoms.phantom(0).resize((600, 600))) * 0.6).astype(np.uint8))
     ImageDraw.Draw(film).text((40, 30), words, fill=250, font=ImageFont.load_default(40))
-    (tmp_path / "a.png").write_bytes(phantomfilms.written(film))
+    (tmp_path / "a.png").write_bytes(phantoms.written(film))
     shelf = open_shelf(tmp_path)
     with spelt(shelf, shelf.found, workers=1) as reading:
         ((_, lettered),) = reading

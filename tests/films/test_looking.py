@@ -5,7 +5,6 @@ import io
 
 import numpy as np
 import pytest
-import tinyonnx
 from PIL import Image
 
 from bpals.errors import FilmError
@@ -14,13 +13,14 @@ from bpals.images.prepare import decode
 from bpals.images.stream import GARBLED, THUMBNAIL_PX, Look, Seen, looked, square
 from bpals.images.worker import pack, unpack
 from bpals.types import Refusal
+from world import tiny_onnx
 
 
 @pytest.fixture
 def look(tmp_path_factory):
     """A way to look: squares of 32 pixels, the means of 16 fields."""
-    path = tinyonnx.write(tmp_path_factory.mktemp("backbone") / "tiny.onnx")
-    return Look(side_px=tinyonnx.SIDE_PX, eye="bpals.judges.backbone:open_eye", given={"named": str(path)})
+    path = tiny_onnx.write(tmp_path_factory.mktemp("backbone") / "tiny.onnx")
+    return Look(side_px=tiny_onnx.SIDE_PX, eye="bpals.judges.backbone:open_eye", given={"named": str(path)})
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def test_a_film_is_seen_whole(shelf, film, look):
     """Which file it was, its size as it lies there, what the eye made of its square, and a thumbnail."""
     seen = dict(looked(shelf, ["2"], look, workers=0))["2"]
     content = film(2, width=98)
-    shown = square(decode(content).image, tinyonnx.SIDE_PX)
+    shown = square(decode(content).image, tiny_onnx.SIDE_PX)
     assert (seen.image_id, seen.sha256) == ("2", hashlib.sha256(content).hexdigest())
     assert (seen.width_px, seen.height_px) == (98, 80)
-    assert seen.features == pytest.approx(shown.reshape(-1) @ tinyonnx.fields(), abs=1e-3)
+    assert seen.features == pytest.approx(shown.reshape(-1) @ tiny_onnx.fields(), abs=1e-3)
     assert seen.features.dtype == np.float32
     assert seen.thumbnail.shape == (THUMBNAIL_PX, THUMBNAIL_PX)
     assert seen.thumbnail.mean() == pytest.approx(shown.mean(), abs=1)

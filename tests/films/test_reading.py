@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from bpals.images.collection import open_shelf
 from bpals.images.prepare import Preparation
 from bpals.images.stream import Reading, prepared
 from bpals.types import Film, Refusal
+from world.waiting import wait_until
 
 SMALL = Preparation(side_px=64)
 
@@ -36,13 +36,15 @@ def shelf(tmp_path, film):
 
 def gone(pid):
     """Say whether a process has ended, waiting a little for it."""
-    for _ in range(100):
+
+    def ended():
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             return True
-        time.sleep(0.05)
-    return False
+        return False
+
+    return wait_until(ended, 10)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -153,7 +155,7 @@ def test_workers_end_when_the_run_is_killed(tmp_path, film):
         reading = prepared(shelf, [*shelf.found] * 50, Preparation(), workers=2)
         next(reading)
         print(*reading.pids, flush=True)
-        time.sleep(60)
+        time.sleep(60)  # to be killed
         """
     )
     environment = os.environ | {"PYTHONPATH": str(shape.SRC)}

@@ -4,12 +4,12 @@ import ast
 import re
 
 import pytest
-from codetree import TREE
 
 import shape
 from bpals.images import formats
 from bpals.images.formats import Refused, check_size
 from bpals.images.prepare import NOTES
+from world.source_tree import TREE
 
 ROOM = {name: module for name, module in TREE.items() if module.room == "films"}
 PAGE = (shape.ROOT / "docs" / "films.md").read_text(encoding="utf-8")

@@ -8,13 +8,13 @@ import zlib
 
 import numpy as np
 import pytest
-from madedicom import dicom
 from PIL import Image, PngImagePlugin
 
 from bpals.images.collection import open_shelf
 from bpals.images.prepare import Preparation, prepare
 from bpals.images.rendition import Rendition, Renditions, expose, render, shown
 from bpals.types import Refusal
+from world.dicoms import dicom
 
 
 def unpacked(rendition):

@@ -8,6 +8,7 @@ import pytest
 from bpals.errors import FilmError
 from bpals.images.collection import open_shelf
 from bpals.types import Refusal
+from world.words import mentions
 
 
 def contents(shelf, image_ids):
@@ -110,7 +111,7 @@ def test_missing_films_and_films_nobody_asked_for_are_both_counted(cabinet):
     assert shelf.missing == ("gone.png", "lost.png")
     assert codes(shelf) == {"films_missing": 2, "films_unasked": 5}
     message = next(notice.message for notice in shelf.notices if notice.code == "films_missing")
-    assert message == "2 of 3 films are not under cabinet, the first is gone.png: not judged"
+    assert mentions(message, "2 of 3", "cabinet", "gone.png")
     assert contents(shelf, ["gone.png"]) == {"gone.png": "missing"}
 
 
@@ -148,11 +149,9 @@ def test_a_path_without_films_is_one_clear_line(tmp_path, film, name):
 
 def test_a_path_with_other_films_says_what_was_looked_for(cabinet):
     """It names one film that it looked for."""
-    with pytest.raises(
-        FilmError, match=r"holds no film of this dataset: 6 are there, none is called 00000001_000\.png"
-    ) as caught:
+    with pytest.raises(FilmError, match=r"no film.*6 are there.*00000001_000\.png") as caught:
         open_shelf(cabinet, ["00000001_000.png"])
-    assert "NIH is the default dataset; name your own with --source table:FILE --mapping" in str(caught.value)
+    assert mentions(str(caught.value), "NIH", "--source table:FILE --mapping")
 
 
 def test_one_bad_archive_does_not_close_the_shelf(cabinet, film):
@@ -163,8 +162,8 @@ def test_one_bad_archive_does_not_close_the_shelf(cabinet, film):
     assert contents(shelf, ["a.png", "f.png"]) == {"a.png": film(1), "f.png": "missing"}
     damaged = [notice.message for notice in shelf.notices if notice.code == "archive_damaged"]
     assert len(damaged) == 2
-    assert damaged[0].startswith("broken.tar.gz is cut short or damaged")
-    assert damaged[1].startswith("three.zip is cut short or damaged")
+    assert mentions(damaged[0], "broken.tar.gz", "damaged")
+    assert mentions(damaged[1], "three.zip", "damaged")
 
 
 def test_archives_inside_archives_are_counted_and_not_opened(tmp_path, film, pack_tar, pack_zip):

@@ -83,7 +83,7 @@ def test_a_cut_zip_is_one_clear_line(tmp_path, film, pack_zip, share):
     """F16: its list of members stands at its end."""
     path = pack_zip(tmp_path / "films.zip", [(f"{n}.png", film(n)) for n in range(5)])
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    with pytest.raises(FilmError, match=r"films\.zip is cut short or damaged"):
+    with pytest.raises(FilmError, match=r"films\.zip .*damaged"):
         open_shelf(path, ["1.png"])
 
 
@@ -105,7 +105,7 @@ def test_a_zip_of_a_million_members_is_refused_before_it_is_listed(tmp_path):
         path = tmp_path / "films.zip"
         end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, claimed, claimed, len(directory), 0, 0)
         path.write_bytes(b"PK\x03\x04" + directory + end)
-        with pytest.raises(FilmError, match=r"films\.zip lists more members than 500,000"):
+        with pytest.raises(FilmError, match=r"films\.zip .*500,000"):
             open_shelf(path, ["a.png"])
 
 

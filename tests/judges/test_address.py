@@ -4,12 +4,12 @@ import asyncio
 import re
 import socket
 
-import faultyserver
 import pytest
 
 from bpals.errors import JudgeError
 from bpals.judges.address import Address, CheckedResolver
 from bpals.judges.endpoint import Endpoint, Passing, Wire
+from world import chat_server
 
 METADATA = [
     "http://169.254.169.254/latest/meta-data",
@@ -153,7 +153,7 @@ def resolver(*answers):
 
 def test_a_name_that_is_bound_anew_is_refused_at_connect():
     """S14: the first resolution is harmless, the second points to the metadata service: nothing is connected to."""
-    with faultyserver.FaultyServer() as server:
+    with chat_server.FaultyServer() as server:
         url = f"http://judge.test:{server.port}/v1"
         rebinding = resolver(["127.0.0.1"], ["169.254.169.254"])
         assert ask(url, rebinding, allow=("judge.test",))[0].status == 200
@@ -166,7 +166,7 @@ def test_a_name_that_is_bound_anew_is_refused_at_connect():
 @pytest.mark.parametrize("numbers", [["127.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["127.0.0.1", "169.254.169.254"]])
 def test_one_bad_address_among_several_refuses_the_name(numbers):
     """S14: a name with a good and a bad address is not tried until the bad one is hit; many at once are told alike."""
-    with faultyserver.FaultyServer() as server:
+    with chat_server.FaultyServer() as server:
         refused = ask(f"https://judge.test:{server.port}/v1", resolver(numbers), times=8)
         assert {type(error) for error in refused} == {JudgeError}
         assert server.seen.connections == 0

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from savedweights import as_2017, network, numbers
 
 from bpals.errors import JudgeError
 from bpals.judges.checkpoint import open_network
 from bpals.judges.weights import Weights
+from world.saved_weights import as_2017, network, numbers
 
 SHOWN = np.random.default_rng(0).normal(size=(1, 3, 64, 64)).astype(np.float32)
 
@@ -126,5 +126,5 @@ def test_weights_that_do_not_fit_are_refused_by_name_and_shape(densenet, change,
 
 def test_the_other_network_is_named_where_it_is_that(resnet):
     """A ResNet under densenet121: is answered with what to type."""
-    with pytest.raises(JudgeError, match=r"holds no densenet121.*It looks like a resnet50: type resnet50:FILE"):
+    with pytest.raises(JudgeError, match=r"no densenet121.*resnet50:FILE"):
         opened(resnet[0])

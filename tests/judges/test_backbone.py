@@ -6,25 +6,25 @@ import sys
 
 import numpy as np
 import pytest
-import tinyonnx
 
 import shape
 from bpals.errors import JudgeError, UnknownName, UsageError
 from bpals.judges.backbone import OnnxBackbone, built_file, open_backbone, open_eye, scaled
+from world import tiny_onnx
 
-NOISE = np.random.default_rng(0).integers(0, 256, (3, tinyonnx.SIDE_PX, tinyonnx.SIDE_PX), dtype=np.uint8)
+NOISE = np.random.default_rng(0).integers(0, 256, (3, tiny_onnx.SIDE_PX, tiny_onnx.SIDE_PX), dtype=np.uint8)
 
 
 @pytest.fixture
 def tiny(tmp_path):
     """A backbone of 16 numbers."""
-    return tinyonnx.write(tmp_path / "tiny.onnx")
+    return tiny_onnx.write(tmp_path / "tiny.onnx")
 
 
 def test_an_onnx_file_says_what_it_takes_and_gives(tiny):
     """Side, width, name and hash come from the file alone."""
     backbone = open_backbone(str(tiny))
-    assert (backbone.name, backbone.side_px, backbone.width) == ("tiny", tinyonnx.SIDE_PX, tinyonnx.WIDTH)
+    assert (backbone.name, backbone.side_px, backbone.width) == ("tiny", tiny_onnx.SIDE_PX, tiny_onnx.WIDTH)
     assert len(backbone.sha256) == 64
     assert backbone.engine.startswith("onnxruntime ")
 
@@ -45,8 +45,8 @@ def test_no_film_changes_what_is_made_of_another(tiny):
 
 def test_a_float_network_is_shown_what_imagenet_networks_expect(tmp_path):
     """Grey from 0 to 1, centred and scaled."""
-    backbone = OnnxBackbone(tinyonnx.write(tmp_path / "float.onnx", kind=tinyonnx.FLOAT))
-    wanted = scaled(NOISE, 1).reshape(3, -1) @ tinyonnx.fields()
+    backbone = OnnxBackbone(tiny_onnx.write(tmp_path / "float.onnx", kind=tiny_onnx.FLOAT))
+    wanted = scaled(NOISE, 1).reshape(3, -1) @ tiny_onnx.fields()
     assert backbone.look(NOISE) == pytest.approx(wanted, abs=1e-4)
     assert scaled(np.full((1, 4, 4), 255, np.uint8), 3)[0, :, 0, 0] == pytest.approx([2.249, 2.429, 2.64], abs=0.001)
 
@@ -75,10 +75,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_a_backbone_that_gives_no_finite_numbers_is_refused(tmp_path):
     """Before the first film is looked at."""
-    broken = tinyonnx.fields()
+    broken = tiny_onnx.fields()
     broken[0, 0] = np.nan
     with pytest.raises(JudgeError, match="no row of finite numbers"):
-        OnnxBackbone(tinyonnx.write(tmp_path / "nan.onnx", weights=broken))
+        OnnxBackbone(tiny_onnx.write(tmp_path / "nan.onnx", weights=broken))
 
 
 def test_an_unknown_name_is_answered_with_those_that_are_known():
@@ -107,4 +107,4 @@ def test_an_onnx_backbone_needs_no_torch(tiny):
     )
     line = [sys.executable, "-c", script]
     done = subprocess.run(line, env={"PYTHONPATH": str(shape.SRC)}, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [tinyonnx.WIDTH, []]
+    assert json.loads(done.stdout) == [tiny_onnx.WIDTH, []]

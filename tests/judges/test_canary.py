@@ -20,13 +20,13 @@ def test_several_films_are_the_judges_fault():
     canary = Canary("mine", 10)
     for film in range(FILMS - 1):
         canary.hold(film, "KeyError: 1")
-    with pytest.raises(JudgeError, match=r"judge 'mine' fails on each of its first 3 films: KeyError: 2\. Mend it"):
+    with pytest.raises(JudgeError, match=r"'mine'.* 3 .*KeyError: 2\."):
         canary.hold("last", "KeyError: 2")
 
 
 def test_where_there_is_one_film_it_is_enough():
     """There is no other one to tell whose fault it is."""
-    with pytest.raises(JudgeError, match="fails on its first film: KeyError"):
+    with pytest.raises(JudgeError, match=r"first film: KeyError"):
         Canary("mine", 1).hold("a", "KeyError")
 
 

@@ -14,11 +14,9 @@ import threading
 import numpy as np
 import onnx
 import pytest
-import smallset
 import torch
 from onnx import TensorProto, helper
 from safetensors.torch import save_file
-from savedweights import as_2017, network, numbers, write_2017, write_payload
 
 import shape
 from bpals.cli.main import obey
@@ -30,6 +28,9 @@ from bpals.judges.local_model import picture
 from bpals.judges.protocol import ImageJudge
 from bpals.registry import find, parse_spec
 from bpals.testing import check_image_judge, tiny_film
+from world import datasets
+from world.saved_weights import as_2017, network, numbers, write_2017, write_payload
+from world.words import mentions
 
 FILMS = [tiny_film(seed=seed, side_px=96) for seed in range(4)]
 KINDS = ("xrv", "chexnet", "densenet121", "resnet50")
@@ -126,8 +127,8 @@ def test_a_finding_without_a_trained_output_is_unsupported(files):
     said = dict(zip(NIH.findings, judge.ask(FILMS[0], judge.questions(NIH)), strict=True))
     assert {finding for finding, reply in said.items() if reply.outcome == "unsupported"} == {
         "Infiltration", "Emphysema", "Fibrosis", "Pleural_Thickening", "Nodule", "Mass", "Hernia"}  # fmt: skip
-    assert said["Hernia"].why == "it has no trained output for Hernia"
-    with pytest.raises(JudgeError, match="knows none of the findings of other"):
+    assert said["Hernia"].why.endswith(" Hernia")
+    with pytest.raises(JudgeError, match="none of the findings of other"):
         judge.questions(Vocabulary(name="other", findings=("Scoliosis",)))
 
 
@@ -267,7 +268,7 @@ def test_m02_a_hash_is_checked_and_may_be_written_either_way(files):
         assert find(spec.kind)(spec.target, spec.revision).card.revision == f"sha256:{found}"
     with pytest.raises(JudgeError, match=f"has the sha256 {found}, not {'a' * 64}"):
         open_checkpoint("chexnet", str(files["chexnet"]), "a" * 64)
-    with pytest.raises(UsageError, match="'v1' is no sha256, 64 hex digits"):
+    with pytest.raises(UsageError, match="'v1' is no sha256"):
         open_checkpoint("chexnet", str(files["chexnet"]), "v1")
 
 
@@ -377,17 +378,17 @@ def test_an_onnx_file_that_does_not_fit_is_refused_before_a_run(tmp_path, recipe
     """Other channels or side, another number of outputs, no ONNX, another hash, a device, no recipe."""
     right = write_onnx(tmp_path / "w.onnx")
     opened = functools.partial(open_checkpoint, "onnx", recipe=recipe)
-    with pytest.raises(JudgeError, match=r"takes x .*, and its recipe shows it floats of \[1, 32, 32\]"):
+    with pytest.raises(JudgeError, match=r" x .*recipe.*\[1, 32, 32\]"):
         opened(str(write_onnx(tmp_path / "c.onnx", channels=3)))
-    with pytest.raises(JudgeError, match=r"and its recipe shows it floats"):
+    with pytest.raises(JudgeError, match=r"recipe.*floats"):
         opened(str(write_onnx(tmp_path / "s.onnx", side=64)))
-    with pytest.raises(JudgeError, match=r"gives y of the shape \(1, 1\), and 2 labels are named"):
+    with pytest.raises(JudgeError, match=r" y .*\(1, 1\).* 2 labels"):
         opened(str(write_onnx(tmp_path / "o.onnx", outputs=1)))
     with pytest.raises(JudgeError, match=r"has the sha256 .*, not a{64}"):
         opened(str(right), "a" * 64)
     with pytest.raises(UsageError, match="runs on the CPU"):
         opened(str(right), device="cuda")
-    with pytest.raises(UsageError, match="what its outputs mean is not said"):
+    with pytest.raises(UsageError, match="outputs mean"):
         open_checkpoint("onnx", str(right))
     for content, told in (
         (b"nothing", "no ONNX file"),
@@ -404,7 +405,7 @@ def test_an_onnx_file_reads_no_other_file(tmp_path, recipe, monkeypatch):
     (tmp_path / "w.bin").write_bytes(np.array([2, -3], "<f4").tobytes())
     monkeypatch.chdir(tmp_path)
     onnx.checker.check_model(str(path))
-    with pytest.raises(JudgeError, match="no ONNX file that onnxruntime can run"):
+    with pytest.raises(JudgeError, match="no ONNX file"):
         open_checkpoint("onnx", "w.onnx", recipe=recipe)
 
 
@@ -440,7 +441,7 @@ def test_the_example_that_writes_onnx_gives_the_same_judge(capsys, files, judges
     found = hashlib.sha256(out.read_bytes()).hexdigest()
     told = capsys.readouterr().out
     assert f"{out}: " in told
-    assert f"Run it: bpals judge run onnx:{out}@{found} --recipe {out.with_suffix('.toml')} --images PATH" in told
+    assert f"bpals judge run onnx:{out}@{found} --recipe {out.with_suffix('.toml')} --images PATH" in told
     judge = open_checkpoint("onnx", str(out), recipe=out.with_suffix(".toml"))
     assert judge.card.trained_on_target == "yes"
     questions = judge.questions(NIH)
@@ -454,7 +455,7 @@ def test_the_example_that_writes_onnx_gives_the_same_judge(capsys, files, judges
 
 def test_a_checkpoint_is_run_by_the_command_and_its_card_is_sealed(capsys, files, tmp_path):
     """`bpals judge run densenet121:FILE@SHA256`: every pair is answered, and a second run asks nothing again."""
-    small = smallset.write(tmp_path, 4)
+    small = datasets.write(tmp_path, 4)
     found = hashlib.sha256(files["densenet121"].read_bytes()).hexdigest()
     words = ["judge", "run", f"densenet121:{files['densenet121']}@{found}", *small.words, "--workspace",
              str(tmp_path / "audit"), "--trained-on-target", "yes", "--device", "cpu", "--json"]  # fmt: skip
@@ -470,11 +471,11 @@ def test_a_checkpoint_is_run_by_the_command_and_its_card_is_sealed(capsys, files
 
 def test_a_recipe_is_given_by_the_command(capsys, recipe, tmp_path):
     """`bpals judge run onnx:FILE --recipe FILE.toml`: what has no output is unsupported, and counted."""
-    small = smallset.write(tmp_path, 4)
+    small = datasets.write(tmp_path, 4)
     words = ["judge", "run", f"onnx:{write_onnx(tmp_path / 'w.onnx')}", "--recipe", str(recipe), *small.words,
              "--workspace", str(tmp_path / "audit")]  # fmt: skip
     assert obey(words) == 0
-    assert "answered 4, abstained 0, refused 0, unparsed 0, unsupported 8, failed 0" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "answered 4", "unsupported 8", "failed 0")
     assert obey(["judge", "card", "w", "--workspace", str(tmp_path / "audit")]) == 0
     shown = {line[:18].strip(): line for line in capsys.readouterr().out.splitlines()}
     inside, _, outside = shown["preparation"].partition("input (")[2].partition(")")
@@ -488,4 +489,4 @@ def test_the_kinds_are_listed_and_strange_options_refused(capsys, files, tmp_pat
     listed = capsys.readouterr().out
     assert all(f"{kind}:FILE[@SHA256]" in listed for kind in (*KINDS, "onnx"))
     assert obey(["judge", "run", f"xrv:{files['xrv']}", "--pack", "chest"]) == 2
-    assert "--pack means nothing to a judge of kind xrv" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "--pack", "xrv")

@@ -4,6 +4,7 @@ import pytest
 
 from bpals.judges.openai import read_completion
 from bpals.judges.protocol import BadReply
+from world.words import mentions
 
 
 def body(message=None, *, token=("Yes", -0.1), top=(("Yes", -0.1), ("No", -2.5)), **choice):
@@ -52,7 +53,7 @@ def test_a_count_that_is_none_is_zero(usage):
 def test_a_refusal_is_told_from_a_filter():
     """Both are refused; the words say by whom."""
     refusing = read_completion(body({"content": None, "refusal": "I will not."}))[0]
-    assert refusing.refusal == "the model refused: 'I will not.'"
+    assert mentions(refusing.refusal, "refused", "'I will not.'")
     assert "content filter" in read_completion(body(finish_reason="content_filter"))[0].refusal
 
 

@@ -88,7 +88,7 @@ def test_what_does_not_come_whole_is_not_kept(server, tmp_path, path, why):
 
 def test_a_server_that_is_not_there_is_said(tmp_path):
     """In one line, with the address."""
-    with pytest.raises(JudgeError, match=r"127.0.0.1:9/w.pt' cannot be downloaded .*refused"):
+    with pytest.raises(JudgeError, match=r"127.0.0.1:9/w.pt' .*refused"):
         fetch("http://127.0.0.1:9/w.pt", SHA256, tmp_path, largest=LARGEST)
 
 
@@ -117,6 +117,6 @@ def test_an_address_without_a_hash_is_refused_and_nobody_is_asked(server):
     """Whoever downloads weights says which."""
     for spec in (f"{server.url}/w.pt", f"{server.url}/w.pt@main"):
         target, _, revision = spec.partition("@")
-        with pytest.raises(UsageError, match="pinned by its hash, and none is given"):
+        with pytest.raises(UsageError, match="pinned by its hash"):
             open_checkpoint("xrv", target, revision)
     assert server.asked == []

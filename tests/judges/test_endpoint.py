@@ -14,14 +14,15 @@ import traceback
 import zlib
 
 import aiohttp
-import faultyserver
 import orjson
 import pytest
-from faultyserver import FaultyServer, answer, body, status
 
 from bpals.errors import JudgeError, MissingExtra
 from bpals.judges.endpoint import Endpoint, Passing, Wire, retry_after, said
 from bpals.judges.protocol import RequestRefused
+from world import chat_server
+from world.chat_server import FaultyServer, answer, body, status
+from world.waiting import until
 
 KEY = "sk-canary-0123456789abcdefghij"
 IMAGE = base64.b64encode(bytes(range(256)) * 300).decode()
@@ -32,7 +33,7 @@ def make_body(image=IMAGE):
     """A request of about 100 KB, as a judge sends it."""
     parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}]
     content = [*parts, {"type": "text", "text": QUESTION}]
-    asked = {"model": faultyserver.MODEL, "max_tokens": 1, "logprobs": True, "top_logprobs": 20}
+    asked = {"model": chat_server.MODEL, "max_tokens": 1, "logprobs": True, "top_logprobs": 20}
     return json.dumps({**asked, "messages": [{"role": "user", "content": content}]}).encode()
 
 
@@ -156,8 +157,8 @@ ECHOES = [
     body(orjson.dumps([KEY, IMAGE])),
     body(b"{}", content_encoding=f"x-{KEY}"),
     lambda call: call.send(b"{}", **{f"bad header {KEY}\x00": IMAGE[:3000]}),
-    faultyserver.wrong_length(-20),
-    faultyserver.reset(),
+    chat_server.wrong_length(-20),
+    chat_server.reset(),
 ]
 
 
@@ -211,12 +212,12 @@ def test_a_fault_whose_words_break_off_keeps_its_status(server):
 def test_a_cancelled_exchange_is_cancelled():
     """Cancelling is not a fault of the server, and leaves nothing open."""
     with FaultyServer() as server:
-        server.otherwise = faultyserver.silence()
+        server.otherwise = chat_server.silence()
 
         async def run():
             async with Wire() as wire:
                 task = asyncio.create_task(wire.exchange(Endpoint(url=server.url), b"{}"))
-                await asyncio.sleep(0.1)
+                await until(lambda: server.seen.in_flight)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task

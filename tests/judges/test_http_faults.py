@@ -19,11 +19,9 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-import faultyserver
 import polars as pl
 import pytest
 import trustme
-from faultyserver import FaultyServer, answer, status, true_logit
 
 from bpals.errors import JudgeError, Stopped
 from bpals.findings import Vocabulary
@@ -35,13 +33,16 @@ from bpals.judges.protocol import RequestRefused
 from bpals.judges.selftest import selftest
 from bpals.store.ledger import Ledger
 from bpals.types import Film
+from world import chat_server
+from world.chat_server import FaultyServer, answer, status, true_logit
+from world.waiting import wait_until
 
 KEY = "sk-canary-of-the-faults"
 VOCABULARY = Vocabulary(name="two", findings=("Mass", "Hernia"))
 PACE = Pace(in_flight=8, first_wait_s=0.02, longest_wait_s=0.2, patience_s=20, drain_s=2)
 OPEN_QUESTIONS = PACE.in_flight * 4
 """The questions of the films that can be open at once: as many may be under way when a run is told to stop."""
-JUDGE = OpenAIJudge(model=faultyserver.MODEL, method="top_k", topics=False)
+JUDGE = OpenAIJudge(model=chat_server.MODEL, method="top_k", topics=False)
 
 
 # ---- one exchange
@@ -99,14 +100,14 @@ def test_a_busy_or_broken_server_is_a_passing_fault(server, code):
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (faultyserver.html(), "garbled"),
-        (faultyserver.empty(), "garbled"),
-        (faultyserver.error_in_200(), "error"),
-        (faultyserver.invalid_utf8(), "garbled"),
-        (faultyserver.body(b'["a list"]'), "garbled"),
-        (faultyserver.body(b'{"choices": [NaN]}'), "garbled"),
-        (faultyserver.body(b'{"choices": [') , "garbled"),
-        (faultyserver.body(b'{"a":' * 100_000), "garbled"),
+        (chat_server.html(), "garbled"),
+        (chat_server.empty(), "garbled"),
+        (chat_server.error_in_200(), "error"),
+        (chat_server.invalid_utf8(), "garbled"),
+        (chat_server.body(b'["a list"]'), "garbled"),
+        (chat_server.body(b'{"choices": [NaN]}'), "garbled"),
+        (chat_server.body(b'{"choices": [') , "garbled"),
+        (chat_server.body(b'{"a":' * 100_000), "garbled"),
         (status(204, b""), "garbled"),
     ],
 )  # fmt: skip
@@ -118,7 +119,7 @@ def test_h04_a_200_without_an_answer_is_a_passing_fault(server, fault, kind):
     assert error.kind == kind
 
 
-@pytest.mark.parametrize("fault", [faultyserver.drip_body(), faultyserver.drip_headers(), faultyserver.silence()])
+@pytest.mark.parametrize("fault", [chat_server.drip_body(), chat_server.drip_headers(), chat_server.silence()])
 def test_h05_a_slow_drip_is_cut_at_the_total_deadline(server, fault):
     """H05, H06: a byte every 50 ms trips no read timeout; the deadline around the exchange does."""
     server.script(fault)
@@ -130,11 +131,11 @@ def test_h05_a_slow_drip_is_cut_at_the_total_deadline(server, fault):
 
 def test_h06_a_server_that_never_accepts_is_cut_off():
     """H06: a connect that hangs, and a port where nobody is."""
-    with faultyserver.no_accept() as url:
+    with chat_server.no_accept() as url:
         error, took_s = ask(url, deadline_s=0.5)
         assert isinstance(error, Passing)
         assert took_s < 20
-    with faultyserver.dead_port() as url:
+    with chat_server.dead_port() as url:
         error, _ = ask(url)
         assert isinstance(error, Passing)
         assert error.kind == "connect"
@@ -143,8 +144,8 @@ def test_h06_a_server_that_never_accepts_is_cut_off():
 @pytest.mark.parametrize(
     "fault",
     [
-        faultyserver.half_close(), faultyserver.reset(), faultyserver.truncated_chunks(),
-        faultyserver.wrong_length(7), faultyserver.wrong_length(-7),
+        chat_server.half_close(), chat_server.reset(), chat_server.truncated_chunks(),
+        chat_server.wrong_length(7), chat_server.wrong_length(-7),
     ],
 )  # fmt: skip
 def test_h07_a_broken_connection_is_a_passing_fault(server, fault):
@@ -190,16 +191,16 @@ def test_h08_a_reply_without_end_is_cut_at_the_byte_limit(server):
     """H08: a gzip bomb, 1 GB announced or not, endless events in any disguise: cut, with less than 50 MB."""
 
     async def disguised(call):
-        call.out.write(faultyserver.head(200, content_type="application/json", transfer_encoding="chunked"))
+        call.out.write(chat_server.head(200, content_type="application/json", transfer_encoding="chunked"))
         while True:
             call.out.write(b"10000\r\n" + b" " * 2**16 + b"\r\n")
             await call.out.drain()
 
     bombs = [
-        faultyserver.gzip_bomb(),
-        faultyserver.long_body(),
-        faultyserver.long_body(announced=True),
-        faultyserver.endless_events(),
+        chat_server.gzip_bomb(),
+        chat_server.long_body(),
+        chat_server.long_body(announced=True),
+        chat_server.endless_events(),
         disguised,
     ]
     grown = grow(server, *bombs)
@@ -209,7 +210,7 @@ def test_h08_a_reply_without_end_is_cut_at_the_byte_limit(server):
 
 def test_h08_the_measure_of_memory_can_see(server):
     """H08: without the limit the same bomb does fill the memory, and the test above would fail."""
-    ((kind, megabytes),) = grow(server, faultyserver.gzip_bomb(), max_bytes=2**30)
+    ((kind, megabytes),) = grow(server, chat_server.gzip_bomb(), max_bytes=2**30)
     assert kind == "garbled"
     assert megabytes > 100
 
@@ -219,7 +220,7 @@ def test_h09_a_redirect_is_refused_and_the_key_stays(server, code):
     """H09: neither the metadata address nor another server is asked, so neither gets the key or the film."""
     with FaultyServer() as other:
         for to in ("http://169.254.169.254/latest/meta-data", f"{other.url}/chat/completions", "/v1/elsewhere", "//x"):
-            server.script(faultyserver.redirect(code, to))
+            server.script(chat_server.redirect(code, to))
             error, took_s = ask(server.url)
             assert isinstance(error, JudgeError)
             assert to in str(error)
@@ -456,7 +457,7 @@ def test_h02_a_burst_of_faults_opens_the_circuit_and_a_probe_closes_it(bench):
     def failing(code):
         async def fault(call):
             alone.append(call.server.seen.in_flight)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # a slow fault: others may come meanwhile, and are counted
             await call.send(b"{}", status=code)
 
         return fault
@@ -512,9 +513,9 @@ def test_h03_a_refused_film_is_marked_and_the_run_goes_on(bench, code):
 def test_h04_to_h07_faults_of_every_kind_are_retried_and_counted(bench):
     """H04, H05, H06, H07: each is asked again, none becomes an answer, and the books show every request."""
     faults = [
-        faultyserver.html(), faultyserver.empty(), faultyserver.error_in_200(), faultyserver.invalid_utf8(),
-        faultyserver.half_close(), faultyserver.reset(), faultyserver.truncated_chunks(), faultyserver.wrong_length(9),
-        faultyserver.body(b'{"choices": []}'), faultyserver.drip_body(), faultyserver.silence(),
+        chat_server.html(), chat_server.empty(), chat_server.error_in_200(), chat_server.invalid_utf8(),
+        chat_server.half_close(), chat_server.reset(), chat_server.truncated_chunks(), chat_server.wrong_length(9),
+        chat_server.body(b'{"choices": []}'), chat_server.drip_body(), chat_server.silence(),
     ]  # fmt: skip
     with FaultyServer() as server:
         spread = [step for fault in faults for step in (fault, answer(), answer())]
@@ -527,7 +528,7 @@ def test_h04_to_h07_faults_of_every_kind_are_retried_and_counted(bench):
 def test_h04_a_server_that_only_talks_nonsense_ends_in_failures_not_in_answers(bench):
     """H04: after all the tries a question has failed, with the reason; nothing is scored."""
     with FaultyServer() as server:
-        server.otherwise = faultyserver.error_in_200()
+        server.otherwise = chat_server.error_in_200()
         done = bench.run(server, pace=replace(PACE, tries=2, failure_floor=8, faults_to_open=1000))
         assert done.error is not None
         assert set(done.replies["outcome"]) <= {"failed"}
@@ -537,7 +538,7 @@ def test_h04_a_server_that_only_talks_nonsense_ends_in_failures_not_in_answers(b
 def test_h09_a_run_stops_at_a_redirect(bench):
     """H09: the run ends, and the other server has seen nobody."""
     with FaultyServer() as server, FaultyServer() as other:
-        server.otherwise = faultyserver.redirect(307, f"{other.url}/chat/completions")
+        server.otherwise = chat_server.redirect(307, f"{other.url}/chat/completions")
         done = bench.run(server)
         assert isinstance(done.error, JudgeError)
         assert other.seen.connections == 0
@@ -558,13 +559,13 @@ def test_h11_another_model_in_the_middle_of_a_run_stops_it(tmp_path):
     bench = Bench(tmp_path, films=40)
     with FaultyServer() as server:
         server.script(*[answer()] * 40)
-        server.otherwise = faultyserver.another_model("other-vlm")
+        server.otherwise = chat_server.another_model("other-vlm")
         stopped = bench.run(server)
         assert isinstance(stopped.error, JudgeError)
         assert "other-vlm" in str(stopped.error)
         assert server.seen.requests <= 40 + OPEN_QUESTIONS
         assert len(stopped.replies) <= 40
-        again = bench.run(server, model=faultyserver.MODEL)
+        again = bench.run(server, model=chat_server.MODEL)
         assert isinstance(again.error, JudgeError)
         assert len(again.replies) == len(stopped.replies)
 
@@ -572,7 +573,7 @@ def test_h11_another_model_in_the_middle_of_a_run_stops_it(tmp_path):
 def test_h12_missing_log_probs_are_no_answer_and_length_is_the_normal_end(bench):
     """H12: one token is always cut at its length and counts; without log-probs there is no number to count."""
     with FaultyServer() as server:
-        server.script(*[answer()] * 12, *[faultyserver.no_logprobs()] * 3)
+        server.script(*[answer()] * 12, *[chat_server.no_logprobs()] * 3)
         done = bench.run(server)
         assert done.error is None
         assert bench.wrong(done.replies) == []
@@ -589,7 +590,7 @@ def test_h12_a_reply_that_is_cut_is_no_answer_where_words_are_read(tmp_path, lay
     change = {"layout": "joint"} if layout == "joint" else {"method": "sampled", "samples": 2}
     bench = Bench(tmp_path, films=3, judge=replace(JUDGE, **change))
     with FaultyServer() as server:
-        server.otherwise = faultyserver.cut_short()
+        server.otherwise = chat_server.cut_short()
         done = bench.run(server, pace=replace(PACE, failure_floor=1000))
         assert done.error is None
         assert set(done.replies["outcome"]) == {"unparsed"}
@@ -602,10 +603,9 @@ def test_h13_a_server_that_restarts_costs_a_wait_and_no_answer(tmp_path):
     with FaultyServer(latency_s=0.02) as server:
 
         def restart():
-            while server.seen.requests < 40:
-                time.sleep(0.005)
+            wait_until(lambda: server.seen.requests >= 40)
             server.stop()
-            time.sleep(0.6)
+            time.sleep(0.6)  # as long as a restart takes: it is the fault
             server.start()
 
         thread = threading.Thread(target=restart)
@@ -620,7 +620,7 @@ def test_h13_a_server_that_restarts_costs_a_wait_and_no_answer(tmp_path):
 def test_h14_work_moves_away_from_a_slow_and_from_a_dead_endpoint(tmp_path):
     """H14: of three endpoints one is slow and one is dead: the third does the most, and the total is right."""
     bench = Bench(tmp_path, films=60)
-    with FaultyServer(latency_s=0.01) as quick, FaultyServer(latency_s=0.4) as slow, faultyserver.dead_port() as dead:
+    with FaultyServer(latency_s=0.01) as quick, FaultyServer(latency_s=0.4) as slow, chat_server.dead_port() as dead:
         done = bench.run(quick, slow, dead)
         bench.check(done)
         assert quick.seen.requests > 2 * slow.seen.requests
@@ -633,8 +633,7 @@ def test_h14_an_endpoint_that_dies_in_the_middle_loses_its_films_to_the_other(tm
     with FaultyServer(latency_s=0.02) as stays, FaultyServer(latency_s=0.02) as dies:
 
         def kill():
-            while dies.seen.requests < 30:
-                time.sleep(0.005)
+            wait_until(lambda: dies.seen.requests >= 30)
             dies.stop()
 
         thread = threading.Thread(target=kill)
@@ -660,7 +659,7 @@ def test_h16_the_fake_catches_replies_that_were_swapped(bench):
     """H16: in a run nobody can see a swap from outside, which is a stated limit; the fake sees every one."""
     with FaultyServer() as server:
         server.script(*[answer()] * 12)
-        server.otherwise = faultyserver.swapped()
+        server.otherwise = chat_server.swapped()
         done = bench.run(server)
         assert done.error is None
         assert bench.wrong(done.replies)
@@ -676,7 +675,7 @@ def test_h16_the_self_test_stops_at_a_server_that_swaps_replies(bench):
 
     with FaultyServer() as server:
         assert asyncio.run(attempt(server)).checked_order >= 2
-        swap = faultyserver.swapped()
+        swap = chat_server.swapped()
 
         async def when_crowded(call):
             await (swap if call.server.seen.in_flight > 1 else answer(after_s=0.02))(call)

@@ -150,11 +150,11 @@ def test_a_mistake_is_named_with_its_place(old, new, said):
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path):
     """A wrong name is answered with the names there are."""
-    with pytest.raises(UnknownName, match=r"no prompt pack is called 'chess'\. Did you mean 'chest'"):
+    with pytest.raises(UnknownName, match=r"pack .*'chess'.*'chest'"):
         load_pack("chess")
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         load_pack(tmp_path / "none.toml")
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match="Is a directory"):
         load_pack(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not UTF-8"):

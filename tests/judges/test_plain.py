@@ -15,6 +15,7 @@ from bpals.judges.function import EDGE, NoAnswer, UnreadableFilm, judge, logit
 from bpals.judges.protocol import ImageJudge
 from bpals.testing import check_image_judge, tiny_film
 from bpals.types import Film, Question
+from world.words import mentions
 
 
 def ask_one(function, finding="Effusion", **card):
@@ -65,7 +66,7 @@ def test_a_function_of_the_film_alone_answers_for_all_at_once():
     replies = classifier.ask(tiny_film(), questions)
     assert [reply.outcome for reply in replies] == ["answered", "answered", "abstained", "unsupported"]
     assert [reply.logit for reply in replies[:2]] == [pytest.approx(logit(0.9)), pytest.approx(logit(0.2))]
-    assert replies[3].why.startswith("it left Hernia out of ['pleural thickening', ")
+    assert mentions(replies[3].why, "Hernia", "'pleural thickening'")
     assert len(calls) == 1
 
 
@@ -173,7 +174,7 @@ def test_a_function_that_draws_on_its_image_changes_no_other_answer():
 def test_a_film_that_cannot_be_opened_fails_alone():
     """With the first letters of its hash; it is no error that stops a run."""
     broken = Film(sha256="ab" * 32, png=tiny_film().png[:60], width_px=64, height_px=64)
-    with pytest.raises(UnreadableFilm, match="the film abababababab cannot be opened"):
+    with pytest.raises(UnreadableFilm, match="abababababab"):
         judge("mine")(lambda _image, _finding: 0.5).ask(broken, [Question(subject="Mass")])
 
 
@@ -187,7 +188,7 @@ def test_a_film_that_cannot_be_opened_fails_alone():
 )
 def test_a_function_of_another_shape_is_refused_at_once(function):
     """When it is decorated, not after an hour of asking."""
-    with pytest.raises(UsageError, match=r"judge 'mine': def .* must take \(image\) or \(image, finding\)"):
+    with pytest.raises(UsageError, match=r"'mine': def .*\(image, finding\)"):
         judge("mine")(function)
 
 
@@ -228,7 +229,7 @@ def test_the_card_says_what_the_decorator_was_told():
 
 def test_an_impossible_word_on_the_card_is_refused():
     """trained_on_target is yes, no or unknown."""
-    with pytest.raises(UnknownName, match="no trained_on_target is called 'maybe'"):
+    with pytest.raises(UnknownName, match=r"trained_on_target .*'maybe'"):
         judge("mine", trained_on_target="maybe")
 
 
@@ -262,9 +263,7 @@ def test_log_odds_are_finite_everywhere(p, expected):
 
 def test_a_decorator_without_a_name_says_what_to_write():
     """`@judge` without parentheses is handed the function itself."""
-    with pytest.raises(
-        UsageError, match=r"@bpals\.judge needs a name\. Write @bpals\.judge\('mean-brightness'\) above"
-    ):
+    with pytest.raises(UsageError, match=r"@bpals\.judge\('mean-brightness'\)"):
 
         @judge
         def mean_brightness(image, finding):
@@ -274,5 +273,5 @@ def test_a_decorator_without_a_name_says_what_to_write():
 @pytest.mark.parametrize(("name", "better"), [("Big Name", "big-name"), ("record", "my-record")])
 def test_a_name_that_cannot_be_one_is_refused_as_on_the_command_line(name, better):
     """One rule for @bpals.judge and for --name."""
-    with pytest.raises(UsageError, match=f"cannot be called {name!r}.*Call it {better!r}"):
+    with pytest.raises(UsageError, match=f"{name!r}.*{better!r}"):
         judge(name)

@@ -32,6 +32,7 @@ from bpals.numeric import patients
 from bpals.sources import nih
 from bpals.testing import flipped, moved
 from bpals.types import IMAGES, OUTCOME, SAYS, Refusal, answers_schema, claims_schema
+from world.words import mentions
 
 WORDS = Vocabulary(name="few", findings=("Mass", "Edema", "Hernia"))
 WIDTH = 12
@@ -184,7 +185,7 @@ def test_a_rare_finding_is_unsupported_and_says_why(seen, answers):
     """Fewer than ten present claims of other patients: a fit would be of noise."""
     hernia = answers.filter(pl.col("finding") == "Hernia")
     assert hernia["outcome"].cast(pl.String).unique().to_list() == ["unsupported"]
-    assert hernia["why"].str.contains(f"films of other patients; a probe learns from at least {LEAST_CLAIMS}").all()
+    assert hernia["why"].str.contains(f"other patients.* at least {LEAST_CLAIMS}").all()
     assert seen[3][:, 2].sum() < LEAST_CLAIMS
 
 
@@ -206,7 +207,7 @@ def test_few_films_are_unsupported(seen):
     few = Held(features.image_ids[: LEAST_FILMS - 1], features.numbers[: LEAST_FILMS - 1])
     said = ProbeJudge().read(images, claims, WORDS, few)
     assert said["outcome"].cast(pl.String).unique().to_list() == ["unsupported"]
-    assert said["why"][0] == f"{LEAST_FILMS - 1} films were seen; a probe learns from at least {LEAST_FILMS}"
+    assert mentions(said["why"][0], f"{LEAST_FILMS - 1} films", f"at least {LEAST_FILMS}")
 
 
 def test_features_of_one_patient_alone_teach_nothing(seen):

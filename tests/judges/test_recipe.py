@@ -6,6 +6,7 @@ import shape
 from bpals.errors import JudgeError, UnknownName, UsageError
 from bpals.findings import NIH, Vocabulary
 from bpals.judges.checkpoint import find_recipe
+from world.words import mentions
 
 XRV = (
     "Atelectasis", "Consolidation", "Infiltration", "Pneumothorax", "Edema", "Emphysema", "Fibrosis", "Effusion",
@@ -83,7 +84,7 @@ def test_a_name_that_says_nih_among_others_is_believed():
     """Weights of one's own that were trained on NIH and PadChest are not independent of NIH's labels either."""
     recipe = find_recipe("xrv", "nih-pc-mine.pt")
     assert (recipe.name, recipe.trained_on_target) == ("xrv", "yes")
-    assert recipe.evidence == "Its name, nih-pc-mine.pt, says so."
+    assert mentions(recipe.evidence, "nih-pc-mine.pt")
 
 
 def test_an_output_that_was_never_trained_has_no_label():
@@ -154,20 +155,20 @@ def test_a_recipe_with_a_mistake_is_refused_by_the_key(tmp_path, text, error, wh
 
 def test_a_recipe_that_nobody_knows_is_answered_with_the_nearest():
     """A word without a suffix is meant as a name."""
-    with pytest.raises(UnknownName, match=r"no recipe is called 'nhi'\. Did you mean 'nih'"):
+    with pytest.raises(UnknownName, match=r"recipe .*'nhi'.*'nih'"):
         find_recipe("xrv", "w.pt", "nhi")
 
 
 def test_two_labels_of_one_finding_are_refused(tmp_path):
     """Which of them is meant cannot be guessed."""
     recipe = find_recipe("resnet50", "w.pt", own(tmp_path, 'labels = ["Effusion", "Pleural effusion"]'))
-    with pytest.raises(UsageError, match="'Effusion' and 'Pleural effusion' both mean Effusion"):
+    with pytest.raises(UsageError, match="'Effusion' and 'Pleural effusion'"):
         recipe.outputs(NIH)
 
 
 def test_an_onnx_file_needs_a_recipe(tmp_path):
     """Nothing in it says what its outputs mean."""
-    with pytest.raises(UsageError, match="what its outputs mean is not said"):
+    with pytest.raises(UsageError, match="outputs mean"):
         find_recipe("onnx", "w.onnx")
     with pytest.raises(UsageError, match="cannot be read"):
         find_recipe("onnx", "w.onnx", tmp_path / "none.toml")

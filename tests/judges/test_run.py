@@ -13,8 +13,17 @@ import time
 from dataclasses import replace
 
 import pytest
-import runs
-from faultyserver import (
+
+from bpals.errors import ContractBroken, FilmError, JudgeError, Stopped, UsageError, WorkspaceError
+from bpals.judges.endpoint import Endpoint
+from bpals.judges.line import GaveUp, films_at_once
+from bpals.judges.protocol import RequestRefused
+from bpals.judges.run import ask_controls, lines, run
+from bpals.store.ledger import Ledger
+from bpals.store.ledger.sqlite import file_connection
+from bpals.types import JudgeCard, Refusal, Reply
+from world import runs
+from world.chat_server import (
     FaultyServer,
     another_model,
     answer,
@@ -29,15 +38,8 @@ from faultyserver import (
     status,
     true_logit,
 )
-
-from bpals.errors import ContractBroken, FilmError, JudgeError, Stopped, UsageError, WorkspaceError
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.line import GaveUp, films_at_once
-from bpals.judges.protocol import RequestRefused
-from bpals.judges.run import ask_controls, lines, run
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.sqlite import file_connection
-from bpals.types import JudgeCard, Refusal, Reply
+from world.waiting import wait_until
+from world.words import mentions
 
 EACH = len(runs.QUESTIONS)
 ONE = replace(runs.QUICK, in_flight=1)
@@ -290,7 +292,7 @@ def test_a_film_whose_first_question_never_gets_an_answer_is_not_asked_the_other
         assert server.seen.requests == 3 * EACH + 6
     said = runs.answers(path)
     assert {image_id for (image_id, _, _), row in said.items() if row["outcome"] == "failed"} == {"00001"}
-    assert "not asked after the film's first question" in said["00001", "Mass", "absent"]["why"]
+    assert "first question" in said["00001", "Mass", "absent"]["why"]
 
 
 def test_retry_after_is_waited_for(path):
@@ -322,9 +324,9 @@ def test_a_server_that_is_restarted_is_waited_for(path):
     with FaultyServer(latency_s=0.005) as server:
 
         def restart():
-            time.sleep(0.25)
+            wait_until(lambda: server.seen.requests >= 10)
             server.stop()
-            time.sleep(0.5)
+            time.sleep(0.5)  # as long as a restart takes: it is the fault
             server.start()
 
         worker = threading.Thread(target=restart)
@@ -373,8 +375,7 @@ def test_an_endpoint_that_dies_on_the_way_gives_its_films_away(path):
 
 def stop_when_asked(server, requests):
     """Stop a server when it has had some requests."""
-    while server.seen.requests < requests:
-        time.sleep(0.005)
+    wait_until(lambda: server.seen.requests >= requests)
     server.stop()
 
 
@@ -428,7 +429,7 @@ def test_more_than_twenty_refusals_in_a_row_stop_the_run(path):
     with FaultyServer() as server:
         server.script(*[answer()] * EACH)
         server.otherwise = status(400)
-        with pytest.raises(JudgeError, match="21 films in a row were refused"):
+        with pytest.raises(JudgeError, match="21 films in a row"):
             runs.ask(path, runs.Chat(), runs.films(60), server.url, todo=60, pace=pace)
         assert server.seen.requests == EACH + 21
     assert counts(path)["films"] == 22
@@ -444,7 +445,7 @@ def test_too_many_failures_stop_the_run(path):
     pace = replace(runs.QUICK, tries=1, in_flight=4, failure_floor=60)
     with FaultyServer() as server:
         server.otherwise = half
-        with pytest.raises(Stopped, match=r"replies failed, more than 0\.5%.*--retry-failed"):
+        with pytest.raises(Stopped, match=r"0\.5%.*--retry-failed"):
             runs.ask(path, runs.Chat(), runs.films(500), server.url, todo=500, pace=pace)
         assert server.seen.requests < 200
         server.otherwise = answer()
@@ -463,7 +464,7 @@ def test_another_model_on_the_way_stops_the_run(path):
         runs.ask(path, runs.Chat(), runs.films(3), server.url, todo=3, pace=ONE)
         server.script(*[answer()] * EACH)
         server.otherwise = another_model("other-vlm")
-        with pytest.raises(JudgeError, match="'stub-vlm' and now 'other-vlm'"):
+        with pytest.raises(JudgeError, match=r"'stub-vlm' .*'other-vlm'"):
             runs.ask(path, runs.Chat(), runs.films(30, start=3), server.url, todo=30, pace=ONE)
     check(path, 4)
 
@@ -479,7 +480,7 @@ def test_a_model_that_is_called_otherwise_is_a_warning(path):
     with FaultyServer(model="my-alias") as server:
         tally = runs.ask(path, runs.Chat(), runs.films(2), server.url, todo=2)
     assert tally.model == "my-alias"
-    assert tally.warnings == ("the server was asked for 'org/stub-vlm' and calls itself 'my-alias'",)
+    assert [mentions(line, "'org/stub-vlm'", "'my-alias'") for line in tally.warnings] == [True]
     assert ("model", "my-alias") in events(path)
 
 
@@ -497,7 +498,7 @@ def test_a_resume_with_another_judge_is_refused(path):
     """R10: another setting under the same name is named, not mixed."""
     with FaultyServer() as server:
         runs.ask(path, runs.Chat(settings={"side_px": 512}), runs.films(2), server.url, todo=2)
-        with pytest.raises(UsageError, match=r"side_px was 512, is 1024.*--name OTHER"):
+        with pytest.raises(UsageError, match=r"side_px .*512.*1024.*--name"):
             runs.ask(path, runs.Chat(settings={"side_px": 1024}), runs.films(2, start=2), server.url, todo=2)
         assert server.seen.requests == 2 * EACH
     check(path, 2)
@@ -603,10 +604,10 @@ def test_lines_for_the_self_test_retry_like_a_run():
         assert len(asyncio.run(try_out(server.url))) == EACH
         assert server.seen.requests == EACH + 2
         server.otherwise = status(500)
-        with pytest.raises(JudgeError, match="cannot be asked: no usable reply in 6 tries"):
+        with pytest.raises(JudgeError, match="no usable reply in 6"):
             asyncio.run(try_out(server.url))
         server.otherwise = status(400)
-        with pytest.raises(JudgeError, match="refused a request for good: 400"):
+        with pytest.raises(JudgeError, match=r"refused .*: 400"):
             asyncio.run(try_out(server.url))
 
 
@@ -703,14 +704,14 @@ def test_a_failing_batch_is_asked_film_by_film(path):
     tally = runs.ask(path, judge, runs.films(12), todo=12, pace=replace(runs.QUICK, failure_share=0.5))
     said = runs.answers(path, "plain")
     assert {image_id for (image_id, _, _), row in said.items() if row["outcome"] == "failed"} == {"00005"}
-    assert said["00005", "Mass", "present"]["why"] == "the judge failed: ZeroDivisionError: of all things"
+    assert said["00005", "Mass", "present"]["why"].endswith("ZeroDivisionError: of all things")
     assert tally.outcomes == {"answered": 11 * EACH, "failed": EACH}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10])
 def test_a_judge_that_fails_on_its_first_films_stops_the_run(path, count):
     """The canary: on three in a row, or on all, the failure is an error of the judge, with the reason, and no row."""
-    with pytest.raises(JudgeError, match=r"fails on .* first .*film.*: ZeroDivisionError: of all things"):
+    with pytest.raises(JudgeError, match=r"first .*ZeroDivisionError"):
         runs.ask(path, Plain(fail_on(*range(count))), runs.films(count), todo=count)
     assert runs.answers(path, "plain") == {}
 
@@ -721,13 +722,13 @@ def test_a_first_film_that_alone_breaks_the_judge_is_a_failed_one(path):
     assert tally.outcomes == {"answered": 8 * EACH, "failed": 2 * EACH}
     said = runs.answers(path, "plain")
     whys = {row["why"] for (image_id, *_), row in said.items() if image_id in {"00000", "00001"}}
-    assert whys == {"the judge failed: ZeroDivisionError: of all things"}
+    assert [why.partition(": ")[2] for why in whys] == ["ZeroDivisionError: of all things"]
 
 
 def test_films_that_cannot_be_shown_do_not_hide_a_judge_that_fails(path):
     """Two were announced, one can be shown, and the judge fails on it."""
     shown = [("broken", Refusal(code="cut", message="cut off")), *runs.films(1)]
-    with pytest.raises(JudgeError, match="fails on its first film: ZeroDivisionError"):
+    with pytest.raises(JudgeError, match=r"first .*ZeroDivisionError"):
         runs.ask(path, Plain(fail_on(0)), shown, todo=2)
 
 
@@ -742,7 +743,7 @@ def test_a_chat_judge_whose_own_code_fails_is_treated_the_same(path):
 
     with FaultyServer() as server:
         broken_from_the_start = True
-        with pytest.raises(JudgeError, match="fails on each of its first 3 films: KeyError"):
+        with pytest.raises(JudgeError, match=r"first 3 .*KeyError"):
             runs.ask(path, Broken(), runs.films(3), server.url, todo=3)
         broken_from_the_start = False
         pace = replace(runs.QUICK, in_flight=1)

@@ -9,15 +9,15 @@ import signal
 import time
 
 import pytest
-import runchild
-import runs
-from faultyserver import FaultyServer, true_logit
 
 from bpals.errors import WorkspaceError
 from bpals.store.ledger import Ledger
+from world import run_child, runs
+from world.chat_server import FaultyServer, true_logit
+from world.waiting import wait_until
 
-EACH = len(runchild.QUESTIONS)
-BOUND = runchild.OPEN_FILMS * EACH
+EACH = len(run_child.QUESTIONS)
+BOUND = run_child.OPEN_FILMS * EACH
 FILMS = 150
 """In one ledger; when it is complete before all the kills are done, another is begun."""
 
@@ -26,7 +26,7 @@ FILMS = 150
 def processes():
     """Start processes that need no time to import: they are forked from one that has."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "runchild", "aiohttp", "orjson", "sqlalchemy.dialects.sqlite"])
+    context.set_forkserver_preload(["__main__", "world.run_child", "aiohttp", "orjson", "sqlalchemy.dialects.sqlite"])
     return context
 
 
@@ -36,7 +36,7 @@ def start(processes):
     started = []
 
     def start_one(*words, **options):
-        process = processes.Process(target=runchild.go, args=words, kwargs=options)
+        process = processes.Process(target=run_child.go, args=words, kwargs=options)
         process.start()
         started.append(process)
         return process
@@ -81,18 +81,15 @@ def check(path, count):
 
 def settled(server):
     """Wait until the server has noticed that nobody listens, and give its count of requests."""
-    deadline = time.monotonic() + 10
-    while server.seen.in_flight and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until(lambda: not server.seen.in_flight, 10)
     return server.seen.requests
 
 
 def wait_a_while(process, server, draw):
     """Wait until a random moment: one time in five of the start, else of the work."""
     if draw.random() < 0.8:
-        requests, deadline = server.seen.requests, time.monotonic() + 30
-        while server.seen.requests == requests and process.exitcode is None and time.monotonic() < deadline:
-            time.sleep(0.001)
+        requests = server.seen.requests
+        wait_until(lambda: server.seen.requests > requests or process.exitcode is not None, every=0.001)
     process.join(draw.uniform(0.0, 0.5))
 
 
@@ -128,7 +125,7 @@ def report(costs, capsys):
     with capsys.disabled():
         print(  # noqa: T201
             f"\n  {len(costs)} kills: {max(costs)} calls repeated at most, {sum(costs) / len(costs):.0f} on average; "
-            f"bound {BOUND} = {runchild.OPEN_FILMS} open films x {EACH} questions"
+            f"bound {BOUND} = {run_child.OPEN_FILMS} open films x {EACH} questions"
         )
 
 
@@ -155,9 +152,7 @@ def test_a_kill_between_reply_and_commit_repeats_the_film_and_counts_it_once(sta
     path = tmp_path / "ledger.sqlite"
     with FaultyServer() as server:
         process = start(path, server.url, 3, ledger_kind="Held")
-        deadline = time.monotonic() + 30
-        while server.seen.requests < 3 * EACH and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: server.seen.requests >= 3 * EACH)
         kill(process)
         assert server.seen.requests == 3 * EACH
         assert kept(path) == 0
@@ -174,8 +169,7 @@ def test_one_signal_lets_open_films_end(start, tmp_path, word):
     path = tmp_path / "ledger.sqlite"
     with FaultyServer(latency_s=0.05) as server:
         process = start(path, server.url, 400)
-        while server.seen.requests < 200:
-            time.sleep(0.01)
+        wait_until(lambda: server.seen.requests >= 200)
         os.kill(process.pid, word)
         process.join(15)
         assert process.exitcode == 0
@@ -192,12 +186,12 @@ def test_two_signals_end_it_at_once(start, tmp_path):
     path = tmp_path / "ledger.sqlite"
     with FaultyServer(latency_s=0.01) as server:
         process = start(path, server.url, 30)
-        while server.seen.requests < 5 * EACH:
-            time.sleep(0.01)
+        wait_until(lambda: server.seen.requests >= 5 * EACH)
         server.latency_s = 20
-        time.sleep(0.3)
+        asked = server.seen.requests
+        wait_until(lambda: server.seen.requests > asked)
         os.kill(process.pid, signal.SIGINT)
-        time.sleep(0.3)
+        process.join(0.3)
         assert process.exitcode is None
         began = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
@@ -216,9 +210,9 @@ def test_a_signal_while_everybody_waits_to_ask_again_is_obeyed_soon(start, tmp_p
     with FaultyServer() as server:
         slow = {"first_wait_s": 60.0, "longest_wait_s": 60.0, "faults_to_open": 10**6}
         process = start(path, server.url, 30, pace=slow)
-        while server.seen.requests < 5 * EACH:
-            time.sleep(0.005)
+        wait_until(lambda: server.seen.requests >= 5 * EACH)
         server.stop()
+        # Nothing outside shows that the last request has failed too, and that everybody waits.
         time.sleep(0.5)
         began = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
@@ -235,8 +229,7 @@ def test_the_lock_of_a_killed_run_is_free(start, tmp_path):
     path = tmp_path / "ledger.sqlite"
     with FaultyServer(latency_s=0.05) as server:
         process = start(path, server.url, 400)
-        while server.seen.requests < 10:
-            time.sleep(0.01)
+        wait_until(lambda: server.seen.requests >= 10)
         with (
             Ledger.open(path) as ledger,
             pytest.raises(WorkspaceError, match=f"judge run .process {process.pid} on"),

@@ -4,9 +4,7 @@ import asyncio
 import dataclasses
 import json
 
-import faultyserver
 import pytest
-from faultyserver import FaultyServer, answer
 
 from bpals.errors import JudgeError
 from bpals.findings import NIH
@@ -16,9 +14,12 @@ from bpals.judges.prompts import joint_label
 from bpals.judges.run import lines
 from bpals.judges.selftest import selftest
 from bpals.testing import tiny_film
+from world import chat_server
+from world.chat_server import FaultyServer, answer
+from world.words import mentions
 
 FILMS = [tiny_film(seed=seed) for seed in range(3)]
-JUDGE = OpenAIJudge(model=faultyserver.MODEL)
+JUDGE = OpenAIJudge(model=chat_server.MODEL)
 
 
 def run_selftest(server, judge=JUDGE, films=FILMS):
@@ -108,9 +109,9 @@ def test_the_same_server_gives_the_same_judge_again(server):
 def test_an_image_that_does_not_arrive_stops_the_run(server):
     """A server that drops the image gives black, noise and three films the same log-probs."""
     server.otherwise = drops_the_image
-    with pytest.raises(JudgeError, match=r"^the image does not arrive: 6 different images") as caught:
+    with pytest.raises(JudgeError, match=r"does not arrive: 6 ") as caught:
         run_selftest(server)
-    assert "no longer with an image than without" in str(caught.value)
+    assert "no longer with an image" in str(caught.value)
 
 
 def test_an_empty_image_in_place_of_the_film_stops_the_run(server):
@@ -151,24 +152,24 @@ def test_a_server_that_refuses_images_stops_the_run(server):
         await (call.send(b'{"error": {"message": "no images"}}', status=400) if call.image else answer()(call))
 
     server.otherwise = refuses
-    with pytest.raises(JudgeError, match=r"refuses a question with an image \(400: .*no images.*\): no image arrives"):
+    with pytest.raises(JudgeError, match=r"\(400: .*no images.*\)"):
         run_selftest(server)
 
 
 def test_missing_logprobs_stop_a_run_that_was_promised_them(server):
     """A judge that is to be read by log-probs cannot be read without."""
-    server.otherwise = faultyserver.no_logprobs()
-    with pytest.raises(JudgeError, match=r"^the endpoint was asked for log-probs and sends none: top_k") as caught:
+    server.otherwise = chat_server.no_logprobs()
+    with pytest.raises(JudgeError, match=r"log-probs .*: top_k") as caught:
         run_selftest(server, dataclasses.replace(JUDGE, method="top_k"))
     assert "--method sampled" in str(caught.value)
 
 
 def test_without_logprobs_auto_falls_back_to_samples_and_says_so(server):
     """Nothing was promised: each question is asked several times instead."""
-    server.otherwise = faultyserver.no_logprobs()
+    server.otherwise = chat_server.no_logprobs()
     observed = run_selftest(server)
     assert observed.judge.method == "sampled"
-    assert observed.warnings[0] == "the endpoint sends no log-probs: each question is asked 8 times and counted"
+    assert mentions(observed.warnings[0], "log-probs", "8 times")
     assert observed.outcomes == {"answered": sum(observed.outcomes.values())}
 
 
@@ -184,16 +185,16 @@ def speaks(say):
 
 def test_a_server_that_does_not_sample_is_seen_by_its_samples(server):
     """Eight times the same answer to every question looks like a sure model, and may be a temperature ignored."""
-    server.otherwise = speaks(lambda call: "Yes" if faultyserver.true_logit(call.image, "") > 0 else "No")
+    server.otherwise = speaks(lambda call: "Yes" if chat_server.true_logit(call.image, "") > 0 else "No")
     alike = "all 8 samples of each of 18 questions are the same"
     assert any(alike in warning for warning in run_selftest(server).warnings)
-    server.otherwise = faultyserver.no_logprobs()
+    server.otherwise = chat_server.no_logprobs()
     assert not any("are the same" in warning for warning in run_selftest(server).warnings)
 
 
 def test_films_of_which_some_are_answered_leave_no_infinity_on_the_card(server):
     """How far an answer is from none is no number of nats, and JSON has no infinity."""
-    server.otherwise = speaks(lambda call: "Yes" if faultyserver.true_logit(call.image, "") > 0 else "Perhaps so")
+    server.otherwise = speaks(lambda call: "Yes" if chat_server.true_logit(call.image, "") > 0 else "Perhaps so")
     observed = run_selftest(server)
     assert {"answered", "unparsed"} <= set(observed.outcomes)
     assert observed.between_images is None
@@ -216,7 +217,7 @@ def test_a_server_that_answers_only_now_and_then_is_said_to_be_unsteady(server):
     server.otherwise = speaks(say)
     observed = run_selftest(server, judge)
     assert observed.repeat is None
-    assert "the same request gave an answer once and none again: runs cannot be repeated" in observed.warnings
+    assert any(mentions(line, "same request", "repeated") for line in observed.warnings)
     json.dumps(observed.as_dict(), allow_nan=False)
 
 
@@ -227,7 +228,7 @@ def test_a_server_that_refuses_several_samples_is_asked_one_by_one(server):
         if "n" in call.json:
             await call.send(b'{"error": {"message": "only one choice"}}', status=400)
         else:
-            await faultyserver.no_logprobs()(call)
+            await chat_server.no_logprobs()(call)
 
     server.otherwise = one_only
     assert run_selftest(server).judge.several is False
@@ -236,7 +237,7 @@ def test_a_server_that_refuses_several_samples_is_asked_one_by_one(server):
 def test_swapped_replies_stop_the_run(server):
     """H16: known and different answers, asked for all at once, come back to the wrong questions."""
     server.otherwise = swaps()
-    with pytest.raises(JudgeError, match=r"^replies are swapped: of \d requests sent at once, one got the reply"):
+    with pytest.raises(JudgeError, match=r"^replies are swapped: of \d"):
         run_selftest(server)
 
 
@@ -251,7 +252,7 @@ def test_named_tokens_are_used_where_the_server_knows_them(server):
 
     server.otherwise = refuses
     assert run_selftest(server, judge).judge.method == "top_k"
-    with pytest.raises(JudgeError, match="sends none: token_ids cannot be read"):
+    with pytest.raises(JudgeError, match="sends none: token_ids"):
         run_selftest(server, dataclasses.replace(judge, method="token_ids"))
 
 
@@ -290,7 +291,7 @@ def test_a_server_that_takes_a_uuid_and_sees_nothing_is_not_believed(server):
 
     server.otherwise = ignores
     assert run_selftest(server, dataclasses.replace(JUDGE, image_by="auto")).judge.image_by == "bytes"
-    with pytest.raises(JudgeError, match="the image does not arrive by its uuid"):
+    with pytest.raises(JudgeError, match="arrive by its uuid"):
         run_selftest(server, dataclasses.replace(JUDGE, image_by="uuid"))
 
 
@@ -358,7 +359,7 @@ def test_the_joint_layout_is_tried_too(server):
 
     def speak(call, said):
         asked = [label for label in labels if f"\n{label}: " in call.question]
-        p = {label: 1 / (1 + 2 ** faultyserver.true_logit(call.image, label)) for label in asked}
+        p = {label: 1 / (1 + 2 ** chat_server.true_logit(call.image, label)) for label in asked}
         said["choices"][0].update(message={"role": "assistant", "content": json.dumps(p)}, finish_reason="stop")
 
     server.otherwise = changed(speak)
@@ -387,6 +388,6 @@ def test_it_can_be_run_without_a_film(server):
 
 def test_a_dead_server_is_said_to_be_dead(server):
     """No self-test hides that nobody is there."""
-    server.otherwise = faultyserver.status(401)
+    server.otherwise = chat_server.status(401)
     with pytest.raises(JudgeError, match="401"):
         run_selftest(server)

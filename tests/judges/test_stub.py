@@ -18,6 +18,8 @@ from bpals.sources import nih
 from bpals.testing import check_image_judge, tiny_film
 from bpals.types import OUTCOME, Film, answers_schema
 
+pytestmark = pytest.mark.quick
+
 MIX = {"abstained": 0.05, "refused": 0.1, "unparsed": 0.02, "unsupported": 0.03, "failed": 0.04}
 
 

@@ -10,6 +10,9 @@ from bpals.metrics import Curve
 from bpals.registry import find, parse_spec
 from bpals.sources import nih
 from bpals.types import answers_schema
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 VOCABULARY = Vocabulary(name="three", findings=("Effusion", "Mass", "Hernia"), aliases={"Pleural effusion": "Effusion"})
 FILMS = ["p1/a.png", "p1/b.png", "p2/c.png"]
@@ -67,8 +70,8 @@ def test_a_long_file_has_a_row_a_pair(scores):
     ]  # fmt: skip
     assert counts(scored) == {"unscored_pairs": 1, "unscored_findings": 1, "abstained_pairs": 1, "no_card": 1}
     whys = scored.table.filter(pl.col("outcome") == "unsupported")["why"].to_list()
-    assert whys == ["the file has no score for this finding"] * 2 + [
-        "the file leaves this pair out", "the file has no score for this finding"
+    assert ["this pair" if "this pair" in why else "this finding" for why in whys] == [
+        *["this finding"] * 2, "this pair", "this finding"
     ]  # fmt: skip
 
 
@@ -159,7 +162,7 @@ def test_strangers_are_counted(scores):
     scored = scores(WIDE + "zzz.png,0.1,0.1,0.1\n")
     assert counts(scored)["unknown_films"] == 1
     assert scored.table["image_id"].n_unique() == 2
-    with pytest.raises(JudgeError, match="of its 1 film none is in the dataset"):
+    with pytest.raises(JudgeError, match="of its 1 film none"):
         scores("image_id,Mass\nzzz.png,0.5\n")
 
 
@@ -175,11 +178,11 @@ def test_a_name_picks_one_judge_of_a_file(scores):
 
 def test_several_judges_and_no_name_is_an_error_that_lists_them(scores):
     """With a line to type."""
-    with pytest.raises(JudgeError, match=r"has 2 judges: one, two. Name one: table:.*scores.csv@one"):
+    with pytest.raises(JudgeError, match=r"one, two.*scores.csv@one"):
         scores(TWO)
-    with pytest.raises(UnknownName, match=r"no judge is called 'tow'\. Did you mean 'two'"):
+    with pytest.raises(UnknownName, match=r"judge .*'tow'.*'two'"):
         scores(TWO, name="tow")
-    with pytest.raises(JudgeError, match="has no column judge or model, so no @two"):
+    with pytest.raises(JudgeError, match=r"judge or model.* @two"):
         scores(WIDE, name="two")
     assert scores(TWO.replace("two", "one").replace("one,a,0.2\n", "")).card.judge == "one"
 
@@ -220,7 +223,7 @@ def test_labels_in_a_parquet_column_are_no_scores(tmp_path):
     """True and False are refused by type; a null column is an abstention."""
     path = tmp_path / "labels.parquet"
     pl.DataFrame({"image_id": ["a"], "Mass": [True]}).write_parquet(path)
-    with pytest.raises(JudgeError, match=r"the column Mass is Boolean\. Give probabilities"):
+    with pytest.raises(JudgeError, match=r"Mass is Boolean"):
         read_table(path, "", VOCABULARY, FILMS)
     pl.DataFrame({"image_id": ["a"], "Mass": [None]}).write_parquet(path)
     assert read_table(path, "", VOCABULARY, FILMS).table["outcome"].to_list()[1] == "abstained"
@@ -230,7 +233,7 @@ def test_the_card_stands_beside_the_file_or_is_named(scores, tmp_path):
     """Without one everything is unknown and a notice asks for it, with what to write."""
     bare = scores(WIDE)
     notice = next(notice for notice in bare.notices if notice.code == "no_card")
-    assert "write scores.csv.card.toml beside them" in notice.message
+    assert mentions(notice.message, "scores.csv.card.toml")
     assert "trained_on_target" in notice.message
     assert (bare.card.judge, bare.card.licence, bare.card.trained_on_target) == ("scores", "unknown", "unknown")
     text = 'name = "net"\nmodel = "n"\nrevision = "r"\nlicence = "MIT"\ntrained_on_target = "yes"\nevidence = "paper"\n'
@@ -300,15 +303,15 @@ def test_the_chexnet_panel_has_the_aurocs_that_are_known(data_folder):
 def test_a_guessed_column_is_said_in_one_notice(scores):
     """Which column names the films, and which are the scores."""
     guess = [n.message for n in scores(WIDE.replace("image_id", "file")).notices if n.code == "guessed_columns"]
-    assert guess == ["scores.csv: the column 'file' is taken as image_id, and as scores Effusion, Mass, Hernia"]
+    assert [mentions(line, "scores.csv", "'file'", "Effusion, Mass, Hernia") for line in guess] == [True]
     guess = [n.message for n in scores(LONG.replace("image_id", "study")).notices if n.code == "guessed_columns"]
-    assert guess == ["scores.csv: the column 'study' is taken as image_id, and as scores p_present"]
+    assert [mentions(line, "scores.csv", "'study'", "p_present") for line in guess] == [True]
     assert "guessed_columns" not in counts(scores(WIDE))
 
 
 def test_two_columns_that_may_name_the_films_are_refused(scores):
     """Unless one of them is called image_id."""
     text = "path,file,Effusion\nx/p1/a.png,p1/a.png,0.5\n"
-    with pytest.raises(JudgeError, match=r"has 2 columns that may name the films: file, path\. Call the one"):
+    with pytest.raises(JudgeError, match=r" 2 columns .*: file, path"):
         scores(text)
     assert counts(scores(text.replace("file", "image_id")))["unscored_films"] == 2

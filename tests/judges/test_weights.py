@@ -82,7 +82,7 @@ def test_half_a_file_is_called_a_download_that_was_cut_off(tmp_path):
     for name in ("new.pt", "old.pt", "safe.pt"):
         path = tmp_path / name
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        with pytest.raises(JudgeError, match=r"cut off.*Download it again, and compare its sha256"):
+        with pytest.raises(JudgeError, match=r"cut off.*sha256"):
             read_weights(path)
 
 
@@ -90,7 +90,7 @@ def test_half_a_file_is_called_a_download_that_was_cut_off(tmp_path):
 def test_a_file_that_holds_no_weights_is_refused(tmp_path, thing):
     """It says what was found instead, and what to save."""
     torch.save(thing, tmp_path / "w.pt")
-    with pytest.raises(JudgeError, match=r"holds no weights, but .*Save the state_dict\(\)"):
+    with pytest.raises(JudgeError, match=r"no weights.*state_dict\(\)"):
         read_weights(tmp_path / "w.pt")
 
 

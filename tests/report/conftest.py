@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import polars as pl
 import pytest
-import twojudges
 
 import bpals
 from bpals.findings import Vocabulary
@@ -13,6 +12,7 @@ from bpals.report.page import Page
 from bpals.score.intervals import Resampling
 from bpals.testing import tiny_film
 from bpals.types import DEVICES, FLAG, IMAGES, SAYS, Dataset, Notice, claims_schema, signal_schema
+from world import made_judges
 
 FINDINGS = ("Effusion", "Nodule", "Pleural_Thickening")
 ATTACK = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&{{ 7*7 }}"
@@ -270,13 +270,13 @@ def hostile_page():
 @pytest.fixture(scope="session")
 def comparison(tmp_path_factory):
     """What the page of a comparison shows: a table judge and a stub with all six outcomes, made-up films, experts."""
-    folder = twojudges.make_workspace(tmp_path_factory.mktemp("compared") / "mine")
+    folder = made_judges.make_workspace(tmp_path_factory.mktemp("compared") / "mine")
     tokens = {"prompt": 600_000, "cached": 500_000, "output": 3600}
     tally = {"films": 600, "attempts": 3700, "tokens": tokens, "seconds": 1200.0}
     drift = {"questions": 20, "compared": 20, "mean": 0.012, "largest": 0.055, "other_outcome": 0, "beyond": 0}
-    twojudges.seal_stub(folder, tally=tally, drift=drift)
+    made_judges.seal_stub(folder, tally=tally, drift=drift)
     few = Resampling(draws=100)
-    found = bpals.compare("sharp", "stub", workspace=folder, reference=twojudges.EXPERTS, resampling=few).as_dict()
+    found = bpals.compare("sharp", "stub", workspace=folder, reference=made_judges.EXPERTS, resampling=few).as_dict()
     pictures = [tiny_film().png, "the file is truncated", None, *(tiny_film(seed=seed).png for seed in range(1, 10))]
     shown = enumerate(zip(found["films"], pictures, strict=True), 1)
     return found | {"films": [{**film, "place": place, "picture": picture} for place, (film, picture) in shown]}

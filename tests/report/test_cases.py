@@ -1,9 +1,12 @@
 """The most suspect claims and their timelines."""
 
 import polars as pl
+import pytest
 
 from bpals.report.cases import OVERALL, PER_FINDING, WINDOW, cases, sentence
 from bpals.types import FLAG, IMAGES
+
+pytestmark = pytest.mark.quick
 
 
 def one_patient(small, films, doubted):

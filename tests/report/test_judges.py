@@ -5,6 +5,7 @@ import pytest
 
 from bpals.report.page import Devices, devices, judges, render
 from bpals.types import DEVICES
+from world.words import mentions
 
 
 def test_a_judge_is_told_in_full(small):
@@ -13,8 +14,8 @@ def test_a_judge_is_told_in_full(small):
     assert judge.answered == "900 (90.0\N{NO-BREAK SPACE}%)"
     assert judge.signal == "1 of 3"
     assert judge.weight == "25.0\N{NO-BREAK SPACE}%"
-    assert judge.title == "image judge, version 1, CC-BY-NC-4.0, no commercial use"
-    assert judge.trained == "It was not trained on these labels: so it says"
+    assert mentions(judge.title, "image judge", "version 1", "CC-BY-NC-4.0", "no commercial use")
+    assert mentions(judge.trained, "not trained")
     assert dict(judge.facts)["revision"] == "abc123"
     first, second, third = judge.skill
     assert first[:5] == ("Pleural Thickening", "the dataset's labels", "22,433", "734", "0.789")
@@ -26,16 +27,16 @@ def test_a_judge_is_told_in_full(small):
 def test_a_judge_that_was_told_the_labels_is_told_from_one_that_was_told_others(small):
     """Trained on these labels it weighs less; of other patients only, it does not."""
     told, apart = judges([small.judge() | {"trained_on_target": "yes", "held_out": held} for held in (False, True)])
-    assert told.trained.startswith("It was trained on these labels, so it weighs less: ")
-    assert apart.trained.startswith("It was trained on these labels, but of other patients only: ")
+    assert mentions(told.trained, "was trained", "less")
+    assert mentions(apart.trained, "was trained", "other patients")
 
 
 def test_what_a_record_leaves_out_is_shown_as_left_out():
     """An audit of an older bpals, or a card with holes, still has a page."""
     (judge,) = judges([{"judge": "old", "kind": "image"}])
     assert (judge.answered, judge.signal, judge.weight, judge.skill) == ("—", "—", "—", ())
-    assert judge.trained == "Whether it was trained on these labels is not known; it weighs as if it was not."
-    assert judge.title == "image judge, version not stated, licence not stated"
+    assert mentions(judge.trained, "not known")
+    assert mentions(judge.title, "image judge", "version not stated", "licence not stated")
     assert judges([]) == ()
 
 
@@ -55,7 +56,7 @@ def test_a_judge_that_is_not_heeded_is_no_eye(dataset, signal, small, weight, wo
     """Where no image judge moves a trust the page does not claim that films were read."""
     run = small.run(judges=[*small.run()["judges"], small.judge(effective_weight=weight)])
     page = render(small.page(dataset, signal).__class__(dataset=dataset, signal=signal, groups=None, run=run))
-    assert ("No image judge has a signal for any finding" in page) == (weight == 0)
+    assert ("No image judge has a signal" in page) == (weight == 0)
     assert words is None or words in page
 
 

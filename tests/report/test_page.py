@@ -12,6 +12,9 @@ import pytest
 from bpals.findings import NIH
 from bpals.report.page import render
 from bpals.types import FLAG, IMAGES, Dataset, claims_schema
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 VOID = {"meta", "link", "br", "rect", "circle", "line", "path"}
 
@@ -102,8 +105,8 @@ def test_the_headline_has_the_figures_that_matter(page):
     signal = page.signal
     presences = signal.filter(pl.col("says") == "present")
     wrong = presences.filter(pl.col("flag") == "likely_mislabelled")
-    assert f"Of {len(presences)} findings that A small dataset claims present" in text
-    assert f"the rest of the record contradicts {len(wrong)} most clearly" in text
+    assert mentions(text, f"Of {len(presences)}", "A small dataset")
+    assert mentions(text, f"contradicts {len(wrong)}")
     assert f"{100 * len(wrong) / len(presences):.1f} % of presences" in text
     assert f"films {len(page.dataset.images)}" in text
     assert "patients 40" in text
@@ -139,11 +142,11 @@ def test_without_expert_labels_the_page_says_what_that_means(page):
 def test_with_expert_labels_the_page_says_which(calibrated_page):
     """Reference, split, pairs and design; the advice to calibrate is gone."""
     text = read(calibrated_page)
-    assert "fitted on 120 pairs that experts read (four-findings, val)" in text
+    assert mentions(text, "120 pairs", "four-findings, val")
     assert "Nodule or mass" in text
     assert "groups.parquet" in text
     assert "No expert label was used" not in text
-    assert "Calibrate on expert labels you have" not in text
+    assert "Calibrate on expert" not in text
 
 
 def test_the_scorecard_is_a_section_where_there_is_one(page, calibrated_page):
@@ -157,9 +160,9 @@ def test_a_dataset_without_patients_says_why_sections_are_missing(patientless_pa
     rendered = render(patientless_page)
     text = Skeleton(rendered).text
     assert "The dataset names no patient" in text
-    assert "Age, sex and view: not stated in this dataset" in text
+    assert mentions(text, "Age, sex and view", "not stated")
     assert 'class="chart timeline"' not in rendered
-    assert "Where the dataset does not commit itself" in text
+    assert "does not commit itself" in text
     assert "Claimed uncertain" in text
     assert "Silent" in text
 
@@ -189,7 +192,7 @@ def test_an_empty_dataset_has_a_page(small):
     """No film, no claim, and one sentence that says so."""
     dataset = small.dataset(pl.DataFrame(schema=IMAGES), [])
     text = read(small.page(dataset))
-    assert "has 0 films and makes no claim about any finding" in text
+    assert mentions(text, "has 0 films")
     assert "Provenance" in text
     assert "How far to trust it" not in text
 
@@ -286,10 +289,10 @@ def test_where_nothing_is_certified_the_headline_says_why(calibrated_page):
     """Instead of 0 % likely mislabelled; with how many more reviews it takes, or that reviews alone will not do."""
     text = read(uncertified(calibrated_page, certificate(11), certificate(40, "absent")))
     assert "are likely mislabelled and" not in text
-    assert "None is called likely mislabelled, because the reviews do not yet certify" in text
-    assert "that takes about 11 more reviewed claims of Nodule or mass present" in text
-    assert "that takes a judge that tells more" in read(uncertified(calibrated_page, certificate(None)))
-    assert "None is called likely mislabelled, because" not in read(calibrated_page)
+    assert mentions(text, "None is called likely mislabelled,")
+    assert mentions(text, "11 more", "Nodule or mass")
+    assert "a judge that tells more" in read(uncertified(calibrated_page, certificate(None)))
+    assert not mentions(read(calibrated_page), "None is called likely mislabelled,")
 
 
 def test_members_of_a_group_have_a_dash_and_a_reason(calibrated_page):
@@ -297,12 +300,12 @@ def test_members_of_a_group_have_a_dash_and_a_reason(calibrated_page):
     calibration = {**calibrated_page.run["calibration"], "members": {"Nodule": "Nodule or mass"}}
     run = {**calibrated_page.run, "calibration": calibration}
     text = read(dataclasses.replace(calibrated_page, run=run))
-    assert "Nodule follows Nodule or mass : experts read the group as one" in text.replace("mass:", "mass :")
+    assert mentions(text, "Nodule follows", "Nodule or mass")
     assert "Nodule follows" not in read(calibrated_page)
 
 
 def test_with_image_judges_a_trust_is_not_said_to_fit_the_record_alone(page, calibrated_page):
     """They have seen the film."""
     seen = dataclasses.replace(page, run={**page.run, "judges": calibrated_page.run["judges"]})
-    assert "fits the record and what image judges see" in read(seen)
+    assert mentions(read(seen), "record", "image judges see")
     assert "what image judges see" not in read(page)

@@ -3,12 +3,11 @@
 import itertools
 import uuid
 
-import atthedesk
-import psycopg
 import pytest
 
 from bpals.room.desk.desk import Desk
 from bpals.store.ledger import Ledger
+from world import desks
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +24,8 @@ def shared_ledger(request, tmp_path_factory):
             yield ledger
         return
     address = request.getfixturevalue("postgres_address")
+    import psycopg  # noqa: PLC0415 -- a core install has none
+
     name = f"t{uuid.uuid4().hex}"
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
@@ -40,10 +41,10 @@ def open_desk(shared_ledger, _numbers):
 
     def open_(*names, cases=6, **settings):
         number = next(_numbers)
-        desk = Desk.open(shared_ledger, atthedesk.make_study(**({"name": f"study {number}"} | settings)))
-        readers = atthedesk.enter(shared_ledger, *(f"{name} {number}" for name in names))
+        desk = Desk.open(shared_ledger, desks.make_study(**({"name": f"study {number}"} | settings)))
+        readers = desks.enter(shared_ledger, *(f"{name} {number}" for name in names))
         if cases:
-            desk.draw(atthedesk.films(cases), atthedesk.SIGNAL)
+            desk.draw(desks.films(cases), desks.SIGNAL)
         return desk, *readers
 
     return open_

@@ -2,7 +2,6 @@
 
 import pyotp
 import pytest
-import webroom
 from argon2 import PasswordHasher
 from sqlalchemy import select, update
 
@@ -10,8 +9,9 @@ from bpals.errors import UnknownName, UsageError
 from bpals.room.people.accounts import Accounts
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import ACCOUNT, ENTRY, LINK
+from world import rooms
 
-PASSWORD = webroom.PASSWORD
+PASSWORD = rooms.PASSWORD
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def ledger(tmp_path_factory):
 @pytest.fixture(scope="module")
 def accounts(ledger):
     """Its accounts, with one admin."""
-    made = Accounts(ledger, webroom.SECRET)
+    made = Accounts(ledger, rooms.SECRET)
     made.make("the admin", "admin", password=PASSWORD)
     return made
 
@@ -114,9 +114,9 @@ def test_one_changes_ones_own_password(accounts, anna):
 
 def test_a_weak_password_is_refused_with_a_reason(accounts):
     """One line that says why, and no account is made."""
-    with pytest.raises(UsageError, match="refused: it is one of the first that anybody would guess"):
+    with pytest.raises(UsageError, match=r"refused: .*guess"):
         accounts.make("careless", "reader", password="Password123!")  # noqa: S106 -- a bad one
-    with pytest.raises(UnknownName, match="no account is called 'careless'"):
+    with pytest.raises(UnknownName, match=r"account .*'careless'"):
         accounts.named("careless")
 
 

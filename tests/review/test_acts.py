@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 
-import atthedesk
 import pytest
 
 import shape
@@ -15,20 +14,21 @@ from bpals.room.desk.readings import Answer, Box, Spent
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.log import verify
 from bpals.store.ledger.schema import ENTRY, REVIEW
+from world import desks
 
 
 def draft(desk, reader, view, answer, **more):
     """Save a draft with a new key."""
-    words = {"version": view.version, "key": atthedesk.fresh_key(), "answer": answer} | more
+    words = {"version": view.version, "key": desks.fresh_key(), "answer": answer} | more
     return desk.draft(reader, view.reading_id, **words)
 
 
 def test_c01_8_reviewers_800_submits_at_once(ledger_address):
     """C01: 8 reviewers on the same case send 100 answers each at the same time: 800 entries, none lost, no error."""
     with Ledger.open(ledger_address) as ledger:
-        desk = Desk.open(ledger, atthedesk.make_study(readers_per_case=8))
-        desk.draw(atthedesk.films(1), atthedesk.SIGNAL)
-        readers = atthedesk.enter(ledger, *(f"reader {number}" for number in range(8)))
+        desk = Desk.open(ledger, desks.make_study(readers_per_case=8))
+        desk.draw(desks.films(1), desks.SIGNAL)
+        readers = desks.enter(ledger, *(f"reader {number}" for number in range(8)))
         views = [desk.next(reader, ahead=0).current for reader in readers]
         assert len({view.case_id for view in views}) == 1
         start, saved, failed = threading.Barrier(8), [], []
@@ -37,7 +37,7 @@ def test_c01_8_reviewers_800_submits_at_once(ledger_address):
             start.wait()
             try:
                 for number in range(100):
-                    answer = atthedesk.says("Mass", note=f"{reader.name}, {number}")
+                    answer = desks.says("Mass", note=f"{reader.name}, {number}")
                     saved.append(draft(desk, reader, view, answer, version=number))
             except BaseException as error:
                 failed.append(error)
@@ -50,7 +50,7 @@ def test_c01_8_reviewers_800_submits_at_once(ledger_address):
             thread.join()
         assert failed == []
         assert len(saved) == 800
-        entries = [row for row in atthedesk.rows(ledger, ENTRY) if row.action == "draft"]
+        entries = [row for row in desks.rows(ledger, ENTRY) if row.action == "draft"]
         assert len(entries) == 800
         for reader, view in zip(readers, views, strict=True):
             kept = desk.reading(reader, view.reading_id)
@@ -64,7 +64,7 @@ def test_c02_a_double_click_is_one_answer_and_the_second_reply_is_the_first(open
     view = desk.next(ann).current
     replies = []
     clicks = [
-        threading.Thread(target=lambda: replies.append(atthedesk.lock(desk, ann, view, key="click"))) for _ in range(4)
+        threading.Thread(target=lambda: replies.append(desks.lock(desk, ann, view, key="click"))) for _ in range(4)
     ]
     for click in clicks:
         click.start()
@@ -72,17 +72,17 @@ def test_c02_a_double_click_is_one_answer_and_the_second_reply_is_the_first(open
         click.join()
     assert len(replies) == 4
     assert all(reply == replies[0] for reply in replies)
-    reviews = [row for row in atthedesk.rows(shared_ledger, REVIEW) if row.reading_id == view.reading_id]
-    assert len(reviews) == len(atthedesk.FINDINGS)
+    reviews = [row for row in desks.rows(shared_ledger, REVIEW) if row.reading_id == view.reading_id]
+    assert len(reviews) == len(desks.FINDINGS)
 
 
 def test_c02_a_key_that_is_used_for_something_else_is_refused(open_desk):
     """C02: to answer another request with an old receipt would lose it."""
     desk, ann = open_desk("ann")
     view = desk.next(ann).current
-    draft(desk, ann, view, atthedesk.says("Mass"), key="one")
+    draft(desk, ann, view, desks.says("Mass"), key="one")
     with pytest.raises(Refused, match="used for another request"):
-        draft(desk, ann, view, atthedesk.says("Nodule"), key="one")
+        draft(desk, ann, view, desks.says("Nodule"), key="one")
 
 
 def test_c02_another_persons_key_does_not_answer(open_desk):
@@ -90,7 +90,7 @@ def test_c02_another_persons_key_does_not_answer(open_desk):
     desk, ann, ben = open_desk("ann", "ben")
     for reader in (ann, ben):
         view = desk.next(reader).current
-        saved = draft(desk, reader, view, atthedesk.says("Mass"), key="the same")
+        saved = draft(desk, reader, view, desks.says("Mass"), key="the same")
         assert saved.reply["reading_id"] == view.reading_id
 
 
@@ -98,27 +98,27 @@ def test_c03_a_stale_tab_gets_both_versions_and_overwrites_nothing(open_desk):
     """C03: the second tab of a reader has version 0, the first one has saved version 1."""
     desk, ann = open_desk("ann")
     view = desk.next(ann).current
-    draft(desk, ann, view, atthedesk.says("Mass"))
+    draft(desk, ann, view, desks.says("Mass"))
     with pytest.raises(StaleVersion, match="version 0, and 1 is saved") as stale:
-        draft(desk, ann, view, atthedesk.says("Nodule"))
-    assert stale.value.current.answer == atthedesk.says("Mass")
+        draft(desk, ann, view, desks.says("Nodule"))
+    assert stale.value.current.answer == desks.says("Mass")
     with pytest.raises(StaleVersion):
-        atthedesk.lock(desk, ann, view, atthedesk.says("Nodule"))
-    assert desk.reading(ann, view.reading_id).answer == atthedesk.says("Mass")
+        desks.lock(desk, ann, view, desks.says("Nodule"))
+    assert desk.reading(ann, view.reading_id).answer == desks.says("Mass")
 
 
 CHILD = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[4])
-import atthedesk
+from world import desks
 from bpals.store.ledger import Ledger
 from bpals.room.desk.study import Account
 from bpals.room.desk.desk import Desk
 ledger = Ledger.open(sys.argv[1])
-desk = Desk.open(ledger, atthedesk.make_study())
+desk = Desk.open(ledger, desks.make_study())
 ann = Account(account_id=int(sys.argv[2]), name="ann")
 view = desk.reading(ann, sys.argv[3])
-atthedesk.lock(desk, ann, view, atthedesk.says("Mass"), key="before the kill")
+desks.lock(desk, ann, view, desks.says("Mass"), key="before the kill")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -126,9 +126,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_c07_after_a_kill_between_commit_and_reply_the_retry_gets_the_stored_answer(ledger_address):
     """C07: the process that stored the read is killed before it answers; the same request is answered, not redone."""
     with Ledger.open(ledger_address) as ledger:
-        desk = Desk.open(ledger, atthedesk.make_study())
-        desk.draw(atthedesk.films(3), atthedesk.SIGNAL)
-        (ann,) = atthedesk.enter(ledger, "ann")
+        desk = Desk.open(ledger, desks.make_study())
+        desk.draw(desks.films(3), desks.SIGNAL)
+        (ann,) = desks.enter(ledger, "ann")
         view = desk.next(ann).current
     line = [sys.executable, "-c", CHILD, str(ledger_address), str(ann.account_id), view.reading_id]
     child = subprocess.run(
@@ -136,10 +136,10 @@ def test_c07_after_a_kill_between_commit_and_reply_the_retry_gets_the_stored_ans
     )
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()
     with Ledger.open(ledger_address) as ledger:
-        desk = Desk.open(ledger, atthedesk.make_study())
-        saved = atthedesk.lock(desk, ann, view, atthedesk.says("Mass"), key="before the kill")
+        desk = Desk.open(ledger, desks.make_study())
+        saved = desks.lock(desk, ann, view, desks.says("Mass"), key="before the kill")
         assert (saved.version, saved.reply["state"]) == (1, "locked")
-        assert desk.reviews().height == len(atthedesk.FINDINGS)
+        assert desk.reviews().height == len(desks.FINDINGS)
         assert verify(ledger) == []
 
 
@@ -147,18 +147,18 @@ def test_c08_the_lock_holds_and_an_amendment_needs_a_reason(open_desk):
     """C08: after the lock no draft, lock or skip is taken; an amendment is, with a reason, beside the first read."""
     desk, ann = open_desk("ann")
     view = desk.next(ann).current
-    locked = atthedesk.lock(desk, ann, view, atthedesk.says("Mass"))
-    words = {"version": locked.version, "answer": atthedesk.says("Nodule")}
+    locked = desks.lock(desk, ann, view, desks.says("Mass"))
+    words = {"version": locked.version, "answer": desks.says("Nodule")}
     for attempt in (
-        lambda: desk.draft(ann, view.reading_id, key=atthedesk.fresh_key(), **words),
-        lambda: desk.lock(ann, view.reading_id, key=atthedesk.fresh_key(), spent=atthedesk.SPENT, **words),
-        lambda: desk.skip(ann, view.reading_id, version=locked.version, key=atthedesk.fresh_key()),
+        lambda: desk.draft(ann, view.reading_id, key=desks.fresh_key(), **words),
+        lambda: desk.lock(ann, view.reading_id, key=desks.fresh_key(), spent=desks.SPENT, **words),
+        lambda: desk.skip(ann, view.reading_id, version=locked.version, key=desks.fresh_key()),
     ):
         with pytest.raises(NotNow, match="amend it with a reason"):
             attempt()
     with pytest.raises(Refused, match="Write why"):
-        desk.amend(ann, view.reading_id, key=atthedesk.fresh_key(), reason="  ", **words)
-    desk.amend(ann, view.reading_id, key=atthedesk.fresh_key(), reason="pressed the wrong key", **words)
+        desk.amend(ann, view.reading_id, key=desks.fresh_key(), reason="  ", **words)
+    desk.amend(ann, view.reading_id, key=desks.fresh_key(), reason="pressed the wrong key", **words)
     said = desk.reviews().filter(finding="Mass")
     assert said["phase"].to_list() == ["blind", "amended"]
     assert said["verdict"].to_list() == ["present", "absent"]
@@ -169,16 +169,16 @@ def test_c08_undo_and_redo_leave_the_whole_history(open_desk, shared_ledger):
     """C08: locked, undone, locked anew: both reads are kept, the last stands, and the log has all three steps."""
     desk, ann = open_desk("ann")
     view = desk.next(ann).current
-    locked = atthedesk.lock(desk, ann, view, atthedesk.says("Mass"))
-    undone = desk.undo(ann, view.reading_id, version=locked.version, key=atthedesk.fresh_key())
+    locked = desks.lock(desk, ann, view, desks.says("Mass"))
+    undone = desk.undo(ann, view.reading_id, version=locked.version, key=desks.fresh_key())
     assert desk.reviews()["stands"].to_list() == [False] * 3
     back = desk.next(ann).current
-    assert (back.reading_id, back.answer, back.version) == (view.reading_id, atthedesk.says("Mass"), undone.version)
-    atthedesk.lock(desk, ann, back, atthedesk.says("Nodule"))
+    assert (back.reading_id, back.answer, back.version) == (view.reading_id, desks.says("Mass"), undone.version)
+    desks.lock(desk, ann, back, desks.says("Nodule"))
     said = desk.reviews().filter(finding="Mass")
     assert said["verdict"].to_list() == ["present", "absent"]
     assert said["stands"].to_list() == [False, True]
-    log = [row.action for row in atthedesk.rows(shared_ledger, ENTRY) if row.reading_id == view.reading_id]
+    log = [row.action for row in desks.rows(shared_ledger, ENTRY) if row.reading_id == view.reading_id]
     assert log == ["leased", "lock", "undo", "lock"]
 
 
@@ -186,19 +186,19 @@ def test_c08_only_the_last_lock_can_be_undone(open_desk):
     """C08: after the next lock a read is final."""
     desk, ann = open_desk("ann")
     first = desk.next(ann).current
-    locked = atthedesk.lock(desk, ann, first)
+    locked = desks.lock(desk, ann, first)
     second = desk.next(ann).current
-    saved = atthedesk.lock(desk, ann, second)
+    saved = desks.lock(desk, ann, second)
     with pytest.raises(NotNow, match="locked another case since"):
-        desk.undo(ann, first.reading_id, version=locked.version, key=atthedesk.fresh_key())
-    desk.undo(ann, second.reading_id, version=saved.version, key=atthedesk.fresh_key())
+        desk.undo(ann, first.reading_id, version=locked.version, key=desks.fresh_key())
+    desk.undo(ann, second.reading_id, version=saved.version, key=desks.fresh_key())
 
 
 def test_a_last_lock_becomes_final_with_its_lease(open_desk, shared_ledger):
     """A reader who goes home after the last case leaves no read that waits for ever."""
     desk, ann, ben = open_desk("ann", "ben", cases=1)
-    atthedesk.read(desk, ann)
-    atthedesk.let_leases_end(shared_ledger, ann)
+    desks.read(desk, ann)
+    desks.let_leases_end(shared_ledger, ann)
     desk.next(ben)
     assert desk.counts().readers == {ann.name: 1}
     view = desk.reviews().row(0, named=True)
@@ -211,7 +211,7 @@ def test_s21_nothing_is_revealed_before_the_lock(open_desk):
     view = desk.next(ann).current
     assert not view.revealed
     with pytest.raises(NotNow, match="after the lock"):
-        desk.note_reveal(ann, view.reading_id, atthedesk.SIGNAL)
+        desk.note_reveal(ann, view.reading_id, desks.SIGNAL)
     assert desk.reading(ann, view.reading_id).signal is None
 
 
@@ -219,45 +219,45 @@ def test_s21_what_is_said_after_the_reveal_is_a_second_read(open_desk, shared_le
     """S21: the blind read stands; the second is stored apart, with the version of the signal that was seen."""
     desk, ann = open_desk("ann", reveal=True)
     view = desk.next(ann).current
-    locked = atthedesk.lock(desk, ann, view, atthedesk.says("Mass"))
-    desk.note_reveal(ann, view.reading_id, atthedesk.SIGNAL)
-    desk.note_reveal(ann, view.reading_id, atthedesk.SIGNAL)
-    seen = [row for row in atthedesk.rows(shared_ledger, ENTRY) if row.action == "revealed"]
+    locked = desks.lock(desk, ann, view, desks.says("Mass"))
+    desk.note_reveal(ann, view.reading_id, desks.SIGNAL)
+    desk.note_reveal(ann, view.reading_id, desks.SIGNAL)
+    seen = [row for row in desks.rows(shared_ledger, ENTRY) if row.action == "revealed"]
     assert [row.actor for row in seen if row.reading_id == view.reading_id] == [ann.name]
     again = desk.next(ann).current
     assert (again.reading_id, again.phase, again.revealed) == (view.reading_id, "second", True)
     with pytest.raises(NotNow, match="the blind read stands"):
-        desk.undo(ann, view.reading_id, version=locked.version, key=atthedesk.fresh_key())
-    words = {"answer": atthedesk.says(), "spent": atthedesk.SPENT, "signal": atthedesk.SIGNAL}
-    saved = desk.second(ann, view.reading_id, version=locked.version, key=atthedesk.fresh_key(), **words)
+        desk.undo(ann, view.reading_id, version=locked.version, key=desks.fresh_key())
+    words = {"answer": desks.says(), "spent": desks.SPENT, "signal": desks.SIGNAL}
+    saved = desk.second(ann, view.reading_id, version=locked.version, key=desks.fresh_key(), **words)
     said = desk.reviews().filter(finding="Mass")
     assert said.select("phase", "verdict", "saw_signal", "signal", "stands").rows() == [
         ("blind", "present", 0, None, True),
-        ("second", "absent", 1, atthedesk.SIGNAL, True),
+        ("second", "absent", 1, desks.SIGNAL, True),
     ]
     with pytest.raises(NotNow, match="is stored"):
-        desk.second(ann, view.reading_id, version=saved.version, key=atthedesk.fresh_key(), **words)
+        desk.second(ann, view.reading_id, version=saved.version, key=desks.fresh_key(), **words)
 
 
 def test_s21_a_case_is_not_skipped_between_lock_and_second_read(open_desk):
     """S21: a lock that was seen is not left to others; the second read may be drafted, and the blind one stands."""
     desk, ann = open_desk("ann", reveal=True)
     view = desk.next(ann).current
-    locked = atthedesk.lock(desk, ann, view, atthedesk.says("Mass"))
+    locked = desks.lock(desk, ann, view, desks.says("Mass"))
     with pytest.raises(NotNow, match="not left to others"):
-        desk.skip(ann, view.reading_id, version=locked.version, key=atthedesk.fresh_key())
-    draft(desk, ann, view, atthedesk.says("Nodule"), version=locked.version)
+        desk.skip(ann, view.reading_id, version=locked.version, key=desks.fresh_key())
+    draft(desk, ann, view, desks.says("Nodule"), version=locked.version)
     kept = desk.reading(ann, view.reading_id)
-    assert (kept.state, kept.answer) == ("locked", atthedesk.says("Nodule"))
+    assert (kept.state, kept.answer) == ("locked", desks.says("Nodule"))
     assert desk.reviews().filter(finding="Mass")["verdict"].to_list() == ["present"]
 
 
 def test_an_amendment_after_the_reveal_is_never_blind(open_desk):
     """Who has seen the label and corrects the read is marked as having seen it; the blind read stands as it was."""
     desk, ann = open_desk("ann", reveal=True)
-    view = atthedesk.read(desk, ann, atthedesk.says("Mass"))
+    view = desks.read(desk, ann, desks.says("Mass"))
     version = desk.reading(ann, view.reading_id).version
-    words = {"version": version, "key": atthedesk.fresh_key(), "answer": atthedesk.says(), "reason": "I see it now"}
+    words = {"version": version, "key": desks.fresh_key(), "answer": desks.says(), "reason": "I see it now"}
     desk.amend(ann, view.reading_id, **words)
     said = desk.reviews().filter(finding="Mass").select("phase", "saw_signal", "stands")
     assert said.rows() == [("blind", 0, True), ("second", 1, False), ("amended", 1, True)]
@@ -267,30 +267,30 @@ def test_a_study_without_a_reveal_has_no_second_read(open_desk):
     """Nothing is shown, so nothing can be said after it."""
     desk, ann = open_desk("ann")
     view = desk.next(ann).current
-    saved = atthedesk.lock(desk, ann, view)
+    saved = desks.lock(desk, ann, view)
     with pytest.raises(NotNow, match="neither label nor trust"):
-        desk.note_reveal(ann, view.reading_id, atthedesk.SIGNAL)
-    words = {"answer": atthedesk.says(), "spent": atthedesk.SPENT}
+        desk.note_reveal(ann, view.reading_id, desks.SIGNAL)
+    words = {"answer": desks.says(), "spent": desks.SPENT}
     with pytest.raises(NotNow, match="no second read"):
-        desk.second(ann, view.reading_id, version=saved.version, key=atthedesk.fresh_key(), **words)
+        desk.second(ann, view.reading_id, version=saved.version, key=desks.fresh_key(), **words)
 
 
 def test_s09_another_readers_reading_is_as_if_there_were_none(open_desk):
     """S09: every way to a reading answers another's id as it answers one that does not exist."""
     desk, ann, ben = open_desk("ann", "ben")
     view = desk.next(ann).current
-    words = {"version": 0, "key": atthedesk.fresh_key()}
-    answer = {"answer": atthedesk.says()}
+    words = {"version": 0, "key": desks.fresh_key()}
+    answer = {"answer": desks.says()}
     for reading_id in (view.reading_id, "no-such-reading", "", "a\0b", "\ud800", "../x", "é"):
         for attempt in (
             lambda wanted: desk.reading(ben, wanted),
             lambda wanted: desk.draft(ben, wanted, **words, **answer),
-            lambda wanted: desk.lock(ben, wanted, **words, **answer, spent=atthedesk.SPENT),
-            lambda wanted: desk.second(ben, wanted, **words, **answer, spent=atthedesk.SPENT),
+            lambda wanted: desk.lock(ben, wanted, **words, **answer, spent=desks.SPENT),
+            lambda wanted: desk.second(ben, wanted, **words, **answer, spent=desks.SPENT),
             lambda wanted: desk.amend(ben, wanted, **words, **answer, reason="x"),
             lambda wanted: desk.skip(ben, wanted, **words),
             lambda wanted: desk.undo(ben, wanted, **words),
-            lambda wanted: desk.note_reveal(ben, wanted, atthedesk.SIGNAL),
+            lambda wanted: desk.note_reveal(ben, wanted, desks.SIGNAL),
         ):
             with pytest.raises(NotYours, match="you have no such reading") as error:
                 attempt(reading_id)
@@ -301,15 +301,15 @@ def test_a_lock_that_comes_too_late_is_kept_and_does_not_count(open_desk, shared
     """The lease ended and another has the case: what the late reader wrote is kept, and there is no third read."""
     desk, ann, ben = open_desk("ann", "ben", cases=1, readers_per_case=1, adjudication="none")
     view = desk.next(ann).current
-    atthedesk.let_leases_end(shared_ledger, ann)
-    atthedesk.read(desk, ben)
-    late = atthedesk.says("Mass")
+    desks.let_leases_end(shared_ledger, ann)
+    desks.read(desk, ben)
+    late = desks.says("Mass")
     for _ in range(2):
-        with pytest.raises(NotNow, match="gone to another reader; what you wrote is kept"):
-            desk.lock(ann, view.reading_id, version=0, key="late", answer=late, spent=atthedesk.SPENT)
+        with pytest.raises(NotNow, match=r"another reader.*kept"):
+            desk.lock(ann, view.reading_id, version=0, key="late", answer=late, spent=desks.SPENT)
     assert desk.reading(ann, view.reading_id).answer == late
     assert desk.reviews()["reader"].unique().to_list() == [ben.name]
-    saved = desk.draft(ann, view.reading_id, version=1, key=atthedesk.fresh_key(), answer=atthedesk.says("Nodule"))
+    saved = desk.draft(ann, view.reading_id, version=1, key=desks.fresh_key(), answer=desks.says("Nodule"))
     assert saved.reply["state"] == "released"
 
 
@@ -317,21 +317,21 @@ def test_a_lock_after_the_lease_counts_where_nobody_took_the_case(open_desk, sha
     """A long lunch costs nothing if the case is still there."""
     desk, ann, ben = open_desk("ann", "ben", cases=8, batch=8)
     view = desk.next(ann, ahead=0).current
-    atthedesk.let_leases_end(shared_ledger, ann)
+    desks.let_leases_end(shared_ledger, ann)
     desk.next(ben, ahead=0)
     assert desk.reading(ann, view.reading_id).state == "released"
-    assert atthedesk.lock(desk, ann, view).reply["state"] == "locked"
+    assert desks.lock(desk, ann, view).reply["state"] == "locked"
 
 
 def test_a_skip_can_be_undone_with_what_was_written(open_desk):
     """Undo after S brings the case back as it was."""
     desk, ann = open_desk("ann")
     view = desk.next(ann).current
-    saved = draft(desk, ann, view, atthedesk.says("Mass"))
-    skipped = desk.skip(ann, view.reading_id, version=saved.version, key=atthedesk.fresh_key())
+    saved = draft(desk, ann, view, desks.says("Mass"))
+    skipped = desk.skip(ann, view.reading_id, version=saved.version, key=desks.fresh_key())
     assert desk.next(ann).current.reading_id != view.reading_id
-    desk.undo(ann, view.reading_id, version=skipped.version, key=atthedesk.fresh_key())
-    assert desk.next(ann).current.answer == atthedesk.says("Mass")
+    desk.undo(ann, view.reading_id, version=skipped.version, key=desks.fresh_key())
+    assert desk.next(ann).current.answer == desks.says("Mass")
 
 
 def test_a_review_carries_what_was_said_and_how_it_was_drawn(open_desk):
@@ -346,7 +346,7 @@ def test_a_review_carries_what_was_said_and_how_it_was_drawn(open_desk):
         quality="limited",
         devices="present",
     )
-    atthedesk.lock(desk, ann, view, answer)
+    desks.lock(desk, ann, view, answer)
     columns = ["finding", "verdict", "confidence", "box", "inclusion", "note", "quality", "devices", "position"]
     rows = desk.reviews().select(columns).rows()
     same = ("upper lobe <b>left</b>", "limited", "present", 0)
@@ -360,7 +360,7 @@ def test_a_review_carries_what_was_said_and_how_it_was_drawn(open_desk):
 def test_of_an_unreadable_film_nothing_is_absent(open_desk):
     """Who marks the film as unreadable says nothing of the findings that are not marked."""
     desk, ann = open_desk("ann")
-    atthedesk.read(desk, ann, atthedesk.says("Mass", quality="unreadable"))
+    desks.read(desk, ann, desks.says("Mass", quality="unreadable"))
     assert desk.reviews()["verdict"].to_list() == ["present", "unreadable", "unreadable"]
 
 
@@ -368,16 +368,16 @@ def test_a_study_may_ask_for_every_finding(open_desk):
     """With unmarked = "ask" a lock waits until each has a verdict, and says which has none."""
     desk, ann = open_desk("ann", unmarked="ask")
     view = desk.next(ann).current
-    with pytest.raises(Refused, match="no verdict on Nodule, Pneumothorax"):
-        atthedesk.lock(desk, ann, view, atthedesk.says("Mass"))
+    with pytest.raises(Refused, match="Nodule, Pneumothorax"):
+        desks.lock(desk, ann, view, desks.says("Mass"))
     whole = Answer(verdicts={"Mass": "present", "Nodule": "absent", "Pneumothorax": "absent"})
-    atthedesk.lock(desk, ann, view, whole)
+    desks.lock(desk, ann, view, whole)
 
 
 def test_t02_a_browsers_seconds_are_bounded_by_the_databases(open_desk):
     """T02: a client whose clock is wrong by a day says it read for a day; the database saw less."""
     desk, ann = open_desk("ann")
     view = desk.next(ann).current
-    atthedesk.lock(desk, ann, view, spent=Spent(active_s=86_400.0, wall_s=90_000.0))
+    desks.lock(desk, ann, view, spent=Spent(active_s=86_400.0, wall_s=90_000.0))
     row = desk.reviews().row(0, named=True)
     assert 0 <= row["active_s"] <= row["wall_s"] < 600

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-import webroom
 from sqlalchemy import select
 
 from bpals.store.ledger.schema import ENTRY, REVIEW
+from world import rooms
 
 OTHER = "OTHERCANARY"
 BLIND_FIELDS = {
@@ -18,7 +18,7 @@ SIGNAL_WORDS = ("LABELCANARY", "0.8125", "0.6875", "0.9375", "likely_mislabelled
 @pytest.fixture
 def room(tmp_path):
     """A room in which another reader has read everything, and said so loudly."""
-    with webroom.open_room(webroom.address_of(tmp_path)) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path)) as opened:
         other = opened.browser("berta")
         for _ in range(6):
             reading = other.next()["reading"]
@@ -26,7 +26,7 @@ def room(tmp_path):
                 {"finding": "Mass", "x": 1.5, "y": 2.5, "width": 3.5, "height": 4.5},
             ]}  # fmt: skip
             locked = other.lock(reading, answer=answer)
-            assert other.act("second", locked.json()["reading"], answer=answer, spent=webroom.SPENT).status_code == 200
+            assert other.act("second", locked.json()["reading"], answer=answer, spent=rooms.SPENT).status_code == 200
         opened.shelf.reveals.clear()
         yield opened
 
@@ -69,7 +69,7 @@ def test_s20_a_film_has_nothing_in_it_but_pixels(room):
     anna = room.browser("anna")
     image_id = next(iter(room.shelf.contents))
     for name in list(room.shelf.contents):
-        room.shelf.contents[name] = webroom.film_png(7, Comment=f"{OTHER} {image_id}", PatientName=OTHER)
+        room.shelf.contents[name] = rooms.film_png(7, Comment=f"{OTHER} {image_id}", PatientName=OTHER)
     reading = anna.next()["reading"]
     for n in (0, 1):
         reply = anna.get(f"/api/readings/{reading['reading_id']}/films/{n}")
@@ -97,7 +97,7 @@ def test_s21_before_the_lock_nothing_is_revealed(room):
     reply = anna.post(f"/api/readings/{reading['reading_id']}/reveal")
     assert (reply.status_code, reply.json()["error"]["code"]) == (409, "not_now")
     for act, more in (
-        ("second", {"answer": {}, "spent": webroom.SPENT}),
+        ("second", {"answer": {}, "spent": rooms.SPENT}),
         ("amend", {"answer": {}, "reason": "to see it"}),
         ("undo", {}),
     ):
@@ -112,14 +112,14 @@ def test_s21_what_is_written_after_the_reveal_is_a_second_read(room):
     reading = anna.next()["reading"]
     blind = {"verdicts": {"Mass": "absent", "Nodule": "absent", "Pneumothorax": "absent"}}
     locked = anna.lock(reading, answer=blind).json()
-    assert locked["reveal"]["version"] == webroom.VERSION
+    assert locked["reveal"]["version"] == rooms.VERSION
     assert {pair["finding"] for pair in locked["reveal"]["pairs"]} == {"Mass", "Nodule", "Pneumothorax"}
     after = locked["reading"]
     assert anna.lock(after, answer={"verdicts": {"Mass": "present"}}).status_code == 409
     assert anna.act("draft", {**after, "version": 0}, answer={"verdicts": {"Mass": "present"}}).status_code == 409
     assert anna.act("undo", after).status_code == 409
     changed = {"verdicts": {**blind["verdicts"], "Mass": "present"}}
-    assert anna.act("second", after, answer=changed, spent=webroom.SPENT).status_code == 200
+    assert anna.act("second", after, answer=changed, spent=rooms.SPENT).status_code == 200
     rows = room.ledger.look(
         lambda connection: connection.execute(
             select(REVIEW.c.phase, REVIEW.c.verdict, REVIEW.c.saw_signal, REVIEW.c.signal).where(
@@ -129,7 +129,7 @@ def test_s21_what_is_written_after_the_reveal_is_a_second_read(room):
     )
     assert sorted(tuple(row) for row in rows) == [
         ("blind", "absent", 0, None),
-        ("second", "present", 1, webroom.VERSION),
+        ("second", "present", 1, rooms.VERSION),
     ]
     entries = room.ledger.look(
         lambda connection: connection.execute(
@@ -156,7 +156,7 @@ def test_s21_a_reload_after_the_lock_reveals_the_same_again(room):
             select(ENTRY.c.detail).where(ENTRY.c.reading_id == reading["reading_id"], ENTRY.c.action == "revealed")
         ).scalars().all()
     )  # fmt: skip
-    assert [json.loads(detail)["signal"] for detail in seen] == [webroom.VERSION, "sha256:learned-anew"]
+    assert [json.loads(detail)["signal"] for detail in seen] == [rooms.VERSION, "sha256:learned-anew"]
 
 
 def test_s21_an_amendment_after_a_new_signal_says_which_one_was_seen(room):
@@ -164,7 +164,7 @@ def test_s21_an_amendment_after_a_new_signal_says_which_one_was_seen(room):
     anna = room.browser("anna")
     reading = anna.next()["reading"]
     locked = anna.lock(reading, answer={"verdicts": {"Mass": "absent"}}).json()["reading"]
-    anna.act("second", locked, answer={"verdicts": {"Mass": "present"}}, spent=webroom.SPENT)
+    anna.act("second", locked, answer={"verdicts": {"Mass": "present"}}, spent=rooms.SPENT)
     room.shelf.version = "sha256:learned-anew"
     address = f"/api/readings/{reading['reading_id']}"
     shown = anna.post(f"{address}/reveal").json()
@@ -177,13 +177,13 @@ def test_s21_an_amendment_after_a_new_signal_says_which_one_was_seen(room):
         lambda connection: connection.execute(select(REVIEW.c.phase, REVIEW.c.signal).where(mass)).all()
     )
     assert dict(map(tuple, rows)) == {
-        "blind": None, "second": webroom.VERSION, "amended": "sha256:learned-anew",
+        "blind": None, "second": rooms.VERSION, "amended": "sha256:learned-anew",
     }  # fmt: skip
 
 
 def test_a_study_without_reveal_reveals_nothing(tmp_path):
     """Not at the lock, not afterwards."""
-    with webroom.open_room(webroom.address_of(tmp_path), reveal=False) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path), reveal=False) as opened:
         anna = opened.browser("anna")
         reading = anna.next()["reading"]
         locked = anna.lock(reading)
@@ -194,7 +194,7 @@ def test_a_study_without_reveal_reveals_nothing(tmp_path):
 
 def test_without_priors_only_the_film_itself_is_shown(tmp_path):
     """The patient's other films are a setting of the study."""
-    with webroom.open_room(webroom.address_of(tmp_path), priors=False) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path), priors=False) as opened:
         anna = opened.browser("anna")
         reading = anna.next()["reading"]
         assert reading["films"] == [{"n": 0, "current": True, "when": ""}]
@@ -207,7 +207,7 @@ def test_an_adjudicator_sees_verdicts_without_names(room):
     anna = room.browser("anna")
     for _ in range(6):
         locked = anna.lock(anna.next()["reading"], answer={"verdicts": {"Mass": "absent"}}).json()
-        anna.act("second", locked["reading"], answer={"verdicts": {"Mass": "absent"}}, spent=webroom.SPENT)
+        anna.act("second", locked["reading"], answer={"verdicts": {"Mass": "absent"}}, spent=rooms.SPENT)
     judge = room.browser("jutta", "adjudicator")
     reply = judge.post("/api/adjudication/next")
     assert "anna" not in reply.text
@@ -233,7 +233,7 @@ def test_s20_a_reader_sees_his_own_progress_and_nobody_elses(tmp_path):
         "within": [{"first": "berta", "agreement": 1.0}],
         "learner": {"failure": "film-000001 cannot be read"},
     }
-    with webroom.open_room(webroom.address_of(tmp_path), progress=lambda: told) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path), progress=lambda: told) as opened:
         seen = opened.browser("anna").get("/api/progress").json()
         assert seen == {"counts": {"readings": 3}, "pace": [{"reader": "anna", "readings": 1}], "within": []}
         for role in ("adjudicator", "admin"):

@@ -4,7 +4,6 @@ import json
 import threading
 from dataclasses import replace
 
-import atthedesk
 import pytest
 from sqlalchemy import delete, insert, select, text, update
 
@@ -12,16 +11,18 @@ from bpals.errors import UsageError
 from bpals.room.desk.desk import Desk
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import ADJUDICATION, ENTRY, READING, REVIEW
+from world import desks
+from world.words import mentions
 
 
 @pytest.fixture
 def read_case(desk_ledger):
     """A ledger in which a case was read by two who differ, a third decided, and one amended."""
-    desk = Desk.open(desk_ledger, atthedesk.make_study(reveal=True))
-    desk.draw(atthedesk.films(2), atthedesk.SIGNAL)
-    readers = atthedesk.enter(desk_ledger, "ann", "ben", "cay")
+    desk = Desk.open(desk_ledger, desks.make_study(reveal=True))
+    desk.draw(desks.films(2), desks.SIGNAL)
+    readers = desks.enter(desk_ledger, "ann", "ben", "cay")
     for reader in readers:
-        atthedesk.read_all(desk, reader, atthedesk.says("Mass") if reader.name != "ben" else atthedesk.says())
+        desks.read_all(desk, reader, desks.says("Mass") if reader.name != "ben" else desks.says())
     assert desk.counts().settled == 2
     assert log.verify(desk_ledger) == []
     return desk_ledger
@@ -74,25 +75,25 @@ def test_s22_a_forged_entry_breaks_the_next(read_case):
     forged = {**entry, "actor": "ben"}
     edit(read_case, update(ENTRY).where(ENTRY.c.sequence == 7).values(actor="ben", hash=log._hash(forged)))
     (problem,) = log.verify(read_case)
-    assert problem.startswith("entry 8 does not follow entry 7")
+    assert mentions(problem, "entry 8", "entry 7")
 
 
 def test_s22_a_removed_entry_is_named(read_case):
     """S22: the gap is found."""
     edit(read_case, delete(ENTRY).where(ENTRY.c.sequence == 5))
-    assert log.verify(read_case) == ["entry 5 is missing: after 4 comes 6"]
+    assert [mentions(problem, "entry 5", "4", "6") for problem in log.verify(read_case)] == [True]
 
 
 def test_s22_reordered_entries_are_named(read_case):
     """S22: two entries that changed places."""
     swap(read_case, 5, 6)
     (problem,) = log.verify(read_case)
-    assert problem.startswith("entry 5 does not follow entry 4")
+    assert mentions(problem, "entry 5", "entry 4")
 
 
 def test_s22_entries_cut_off_the_end_are_missed_by_what_they_wrote(read_case):
     """S22: a chain that ends early is whole in itself; but reviews are there that no entry knows."""
-    last = max(row.sequence for row in atthedesk.rows(read_case, ENTRY))
+    last = max(row.sequence for row in desks.rows(read_case, ENTRY))
     edit(read_case, delete(ENTRY).where(ENTRY.c.sequence > last - 6))
     assert "is in no entry" in log.verify(read_case)[0]
 
@@ -101,7 +102,7 @@ def test_s22_an_edited_review_differs_from_its_entry(read_case):
     """S22: the log holds a digest of every review, so that the table cannot be edited behind it."""
     for change in ({"verdict": "unreadable"}, {"reader": "cay"}, {"inclusion": 0.5}, {"note": "x"}, {"saw_signal": 1}):
         (problem,) = edited(read_case, REVIEW, REVIEW.c.review_id == 1, change)
-        assert problem.endswith("review 1 was changed after it was written"), change
+        assert mentions(problem, "review 1", "changed"), change
     assert log.verify(read_case) == []
 
 
@@ -110,9 +111,7 @@ def test_s22_reviews_cannot_be_added_or_removed_past_the_log(read_case):
     first = read_case.look(lambda connection: connection.execute(select(REVIEW)).mappings().first())
     added = {**first, "review_id": 9_999, "external_id": None}
     edit(read_case, insert(REVIEW).values(added))
-    assert log.verify(read_case) == [
-        "review 9999 is in no entry: it was added past the room, or its entry was cut off the end"
-    ]
+    assert [mentions(problem, "review 9999", "no entry") for problem in log.verify(read_case)] == [True]
     edit(read_case, delete(REVIEW).where(REVIEW.c.review_id.in_([2, 9_999])))
     (problem,) = log.verify(read_case)
     assert problem.endswith("review 2 was removed")
@@ -127,7 +126,7 @@ def test_s22_an_edited_adjudication_differs_from_its_entry(read_case):
 
 def test_s22_a_reading_that_was_unlocked_past_the_room_is_named(read_case):
     """S22: to open a locked read anew, one would have to say so in the log."""
-    reading = atthedesk.rows(read_case, READING)[0]
+    reading = desks.rows(read_case, READING)[0]
     edit(read_case, update(READING).where(READING.c.reading_id == reading.reading_id).values(state="leased"))
     (problem,) = log.verify(read_case)
     assert f"reading {reading.reading_id} is leased" in problem
@@ -138,7 +137,7 @@ def test_s22_a_head_that_was_kept_elsewhere_finds_a_log_that_was_cut_or_replaced
     known = log.head(read_case)
     assert log.verify(read_case, known=known) == []
     other, later = replace(known, hash="0" * 64), replace(known, sequence=known.sequence + 1)
-    assert "another than the one whose hash was kept" in log.verify(read_case, known=other)[0]
+    assert mentions(log.verify(read_case, known=other)[0], "another", "hash")
     assert "the log ends before it" in log.verify(read_case, known=later)[0]
 
 
@@ -184,7 +183,7 @@ def test_entries_are_one_chain_also_when_many_write_at_once(ledger_address):
             thread.start()
         for thread in threads:
             thread.join()
-        assert [row.sequence for row in atthedesk.rows(ledger, ENTRY)] == list(range(1, 81))
+        assert [row.sequence for row in desks.rows(ledger, ENTRY)] == list(range(1, 81))
         assert log.verify(ledger) == []
 
 

@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import dataclass, field
 
-import atthedesk
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -22,13 +21,14 @@ from bpals.room.desk.desk import Desk
 from bpals.room.desk.readings import Answer
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import CASE, READING, REVIEW
+from world import desks
 
 READERS = 3
 WHO = st.integers(0, READERS - 1)
 VERDICT = st.sampled_from(["present", "absent", "uncertain", "unreadable"])
 ANSWER = st.builds(
     Answer,
-    verdicts=st.dictionaries(st.sampled_from(atthedesk.FINDINGS), VERDICT),
+    verdicts=st.dictionaries(st.sampled_from(desks.FINDINGS), VERDICT),
     note=st.sampled_from(["", "a note", "ä <b>"]),
 )
 PICK = st.integers(0, 10**6)
@@ -66,13 +66,13 @@ class DeskMachine(RuleBasedStateMachine):
     def open_study(self, reveal, rule_, asks, repeats):
         """Open a study of its own in the ledger."""
         number = next(_NUMBERS)
-        self.study = atthedesk.make_study(
+        self.study = desks.make_study(
             name=f"machine {number}", reveal=reveal, adjudication=rule_, asks=asks, repeats=repeats, batch=3, rounds=2
         )
-        self.readers = atthedesk.enter(self.ledger, *(f"reader {number}-{which}" for which in range(READERS)))
-        (self.judge,) = atthedesk.enter(self.ledger, f"judge {number}", role="adjudicator")
+        self.readers = desks.enter(self.ledger, *(f"reader {number}-{which}" for which in range(READERS)))
+        (self.judge,) = desks.enter(self.ledger, f"judge {number}", role="adjudicator")
         self.desk = Desk.open(self.ledger, self.study)
-        self.desk.draw(atthedesk.films(4), atthedesk.SIGNAL)
+        self.desk.draw(desks.films(4), desks.SIGNAL)
         self.drawn = 4
 
     def teardown(self):
@@ -89,7 +89,7 @@ class DeskMachine(RuleBasedStateMachine):
 
     def send(self, method, who, reading_id, **words):
         """Send a request with a new key, and remember it with its receipt; nothing if the state does not allow it."""
-        known, key = self.known[reading_id], atthedesk.fresh_key()
+        known, key = self.known[reading_id], desks.fresh_key()
         call = {"version": known.version, "key": key, **words}
         try:
             saved = getattr(self.desk, method)(self.readers[who], reading_id, **call)
@@ -132,14 +132,14 @@ class DeskMachine(RuleBasedStateMachine):
         """Lock a read; a locked one stays as it is."""
         if reading_id := self.mine(who, pick):
             answer = self.fit(who, reading_id, answer)
-            if self.send("lock", who, reading_id, answer=answer, spent=atthedesk.SPENT):
+            if self.send("lock", who, reading_id, answer=answer, spent=desks.SPENT):
                 self.known[reading_id].stored += 1
 
     @rule(who=WHO, pick=PICK, answer=ANSWER)
     def second(self, who, pick, answer):
         """Say it again after the reveal."""
         if reading_id := self.mine(who, pick):
-            words = {"answer": self.fit(who, reading_id, answer), "spent": atthedesk.SPENT, "signal": atthedesk.SIGNAL}
+            words = {"answer": self.fit(who, reading_id, answer), "spent": desks.SPENT, "signal": desks.SIGNAL}
             if self.send("second", who, reading_id, **words):
                 self.known[reading_id].stored += 1
 
@@ -164,7 +164,7 @@ class DeskMachine(RuleBasedStateMachine):
             reader = self.readers[who]
             allowed = self.study.reveal and self.desk.reading(reader, reading_id).state in {"locked", "done"}
             try:
-                self.desk.note_reveal(reader, reading_id, atthedesk.SIGNAL)
+                self.desk.note_reveal(reader, reading_id, desks.SIGNAL)
             except NotNow:
                 assert not allowed
             else:
@@ -175,7 +175,7 @@ class DeskMachine(RuleBasedStateMachine):
         """An old version overwrites nothing (P7)."""
         reading_id = self.mine(who, pick)
         if reading_id and self.known[reading_id].version:
-            words = {"version": self.known[reading_id].version - 1, "key": atthedesk.fresh_key()}
+            words = {"version": self.known[reading_id].version - 1, "key": desks.fresh_key()}
             with pytest.raises((StaleVersion, NotNow)):
                 self.desk.draft(self.readers[who], reading_id, answer=Answer(note="stale"), **words)
 
@@ -188,7 +188,7 @@ class DeskMachine(RuleBasedStateMachine):
             with pytest.raises(NotYours):
                 self.desk.reading(self.readers[who], reading_id)
             with pytest.raises(NotYours):
-                self.desk.draft(self.readers[who], reading_id, version=0, key=atthedesk.fresh_key(), answer=Answer())
+                self.desk.draft(self.readers[who], reading_id, version=0, key=desks.fresh_key(), answer=Answer())
 
     @precondition(lambda self: self.sent)
     @rule(pick=PICK)
@@ -218,7 +218,7 @@ class DeskMachine(RuleBasedStateMachine):
             assert not any(reader.name in repr(shown) for reader in self.readers)
             verdicts = {dispute.finding: (verdict, "adjudicator") for dispute in shown.disputes}
             self.desk.adjudicate(
-                self.judge, shown.case_id, pinned=shown.pinned, key=atthedesk.fresh_key(), verdicts=verdicts
+                self.judge, shown.case_id, pinned=shown.pinned, key=desks.fresh_key(), verdicts=verdicts
             )
 
     @rule(who=WHO, verdict=VERDICT)
@@ -228,13 +228,13 @@ class DeskMachine(RuleBasedStateMachine):
         shown = self.desk.round_next(reader)
         if shown is not None:
             verdicts = {dispute.finding: verdict for dispute in shown.disputes}
-            words = {"round_": shown.round, "key": atthedesk.fresh_key(), "verdicts": verdicts}
+            words = {"round_": shown.round, "key": desks.fresh_key(), "verdicts": verdicts}
             self.desk.round_answer(reader, shown.case_id, **words)
 
-    @rule(replace=st.booleans(), finding=st.sampled_from(atthedesk.FINDINGS))
+    @rule(replace=st.booleans(), finding=st.sampled_from(desks.FINDINGS))
     def draw_more(self, replace, finding):
         """The queue follows the signal: an old film and a new one."""
-        films = atthedesk.films(2, first=self.drawn - 1, finding=finding)
+        films = desks.films(2, first=self.drawn - 1, finding=finding)
         self.desk.draw(films, f"sha256:{self.drawn}", replace=replace)
         self.drawn += 1
 
@@ -260,7 +260,7 @@ class DeskMachine(RuleBasedStateMachine):
             REVIEW.c.study_id == self.desk.study_id, REVIEW.c.phase != "round"
         )
         written = [row.reading_id for row in self.ledger.look(lambda connection: connection.execute(said).all())]
-        asked = {"all": len(atthedesk.FINDINGS)}.get(self.study.asks)
+        asked = {"all": len(desks.FINDINGS)}.get(self.study.asks)
         for reading_id, known in self.known.items():
             count = written.count(reading_id)
             assert count == known.stored * asked if asked else (count > 0) == (known.stored > 0)

@@ -1,10 +1,10 @@
 """Settling by discussion: asynchronous, anonymous, until all agree or the rounds are over."""
 
-import atthedesk
 import pytest
 
 from bpals.errors import NotNow, NotYours, StaleVersion
 from bpals.room.desk.readings import Answer
+from world import desks
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def discussed(open_desk):
         plain = {"cases": 1, "reveal": True, "adjudication": "discussion", "readers_per_case": len(first)}
         desk, *readers = open_desk(*"abc"[: len(first)], **(plain | settings))
         for reader, verdict in zip(readers, first, strict=True):
-            atthedesk.read(desk, reader, Answer(verdicts={"Mass": verdict}, note=f"I see it as {verdict}"))
+            desks.read(desk, reader, Answer(verdicts={"Mass": verdict}, note=f"I see it as {verdict}"))
         return desk, readers
 
     return make
@@ -24,7 +24,7 @@ def discussed(open_desk):
 def say(desk, reader, verdict, note=""):
     """Answer the round that waits for a reader."""
     shown = desk.round_next(reader)
-    words = {"round_": shown.round, "key": atthedesk.fresh_key(), "verdicts": {"Mass": verdict}, "note": note}
+    words = {"round_": shown.round, "key": desks.fresh_key(), "verdicts": {"Mass": verdict}, "note": note}
     return desk.round_answer(reader, shown.case_id, **words)
 
 
@@ -71,13 +71,13 @@ def test_after_the_last_round_the_majority_counts_and_is_called_one(discussed):
 def test_a_tie_after_the_last_round_waits_for_an_adjudicator(discussed, shared_ledger):
     """One against one stays one against one: nothing is made up."""
     desk, (ann, ben) = discussed(first=("present", "absent"), rounds=1)
-    (judge,) = atthedesk.enter(shared_ledger, f"judge of {desk.study.name}", role="adjudicator")
+    (judge,) = desks.enter(shared_ledger, f"judge of {desk.study.name}", role="adjudicator")
     assert desk.adjudication_next(judge) is None, "the discussion is the readers' until it ends"
     say(desk, ann, "present")
     say(desk, ben, "absent")
     assert desk.round_next(ann) is None
     shown = desk.adjudication_next(judge)
-    words = {"pinned": shown.pinned, "key": atthedesk.fresh_key(), "verdicts": {"Mass": ("absent", "adjudicator")}}
+    words = {"pinned": shown.pinned, "key": desks.fresh_key(), "verdicts": {"Mass": ("absent", "adjudicator")}}
     desk.adjudicate(judge, shown.case_id, **words)
     assert desk.consensus().filter(finding="Mass")["how"].to_list() == ["adjudicator"]
 
@@ -109,10 +109,10 @@ def test_a_discussion_is_for_its_readers_only(discussed, shared_ledger):
     """S09: somebody who did not read the case neither sees it nor speaks."""
     desk, (ann, *_) = discussed()
     case_id = desk.round_next(ann).case_id
-    (other,) = atthedesk.enter(shared_ledger, f"other of {desk.study.name}")
+    (other,) = desks.enter(shared_ledger, f"other of {desk.study.name}")
     assert desk.round_next(other) is None
     with pytest.raises(NotYours, match="no such discussion"):
         desk.round(other, case_id)
-    words = {"round_": 1, "key": atthedesk.fresh_key(), "verdicts": {"Mass": "present"}}
+    words = {"round_": 1, "key": desks.fresh_key(), "verdicts": {"Mass": "present"}}
     with pytest.raises(NotYours, match="no such discussion"):
         desk.round_answer(other, case_id, **words)

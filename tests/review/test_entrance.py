@@ -5,17 +5,17 @@ import time
 
 import pyotp
 import pytest
-import webroom
 
 from bpals.room.web import entrance
+from world import rooms
 
-PASSWORD = webroom.PASSWORD
+PASSWORD = rooms.PASSWORD
 
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
     """A room for the whole file."""
-    with webroom.open_room(webroom.address_of(tmp_path_factory.mktemp("entrance"))) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path_factory.mktemp("entrance"))) as opened:
         opened.account("the admin", "admin")
         yield opened
 
@@ -128,7 +128,7 @@ def test_an_admin_lets_somebody_in(room):
     """A new account comes with a link that works once; the name is taken then."""
     boss = room.browser("the admin")
     made = boss.post("/api/accounts", {"name": "new <b>reader</b>", "role": "reader"}).json()
-    assert made["link"].startswith(f"{webroom.ORIGIN}/enter#")
+    assert made["link"].startswith(f"{rooms.ORIGIN}/enter#")
     visitor = room.visitor()
     assert visitor.post("/enter", {"token": made["link"].partition("#")[2]}).status_code == 200
     assert "new &lt;b&gt;reader&lt;/b&gt;" in visitor.get("/read").text

@@ -5,11 +5,11 @@ import io
 import zlib
 
 import pytest
-import webroom
 from PIL import Image
 
 from bpals.images.collection import open_shelf
 from bpals.images.rendition import Renditions
+from world import rooms
 
 TRAVERSALS = (
     "../../etc/passwd",
@@ -31,7 +31,7 @@ TRAVERSALS = (
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
     """A room for the whole file."""
-    with webroom.open_room(webroom.address_of(tmp_path_factory.mktemp("films"))) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path_factory.mktemp("films"))) as opened:
         yield opened
 
 
@@ -64,10 +64,10 @@ def test_s01_a_number_that_no_film_has_is_not_found(anna, number):
 def test_s01_a_link_out_of_the_films_is_not_followed(tmp_path):
     """S01: a room on a folder in which somebody put links: not found, nothing read."""
     outside = tmp_path / "outside.png"
-    outside.write_bytes(webroom.film_png(1))
+    outside.write_bytes(rooms.film_png(1))
     folder = tmp_path / "films"
     folder.mkdir()
-    with webroom.open_room(webroom.address_of(tmp_path)) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path)) as opened:
         for name in opened.shelf.contents:
             (folder / f"{name}.png").symlink_to(outside)
         with contextlib.closing(Renditions(open_shelf(folder, list(opened.shelf.contents)))) as films:
@@ -80,7 +80,7 @@ def test_s01_a_link_out_of_the_films_is_not_followed(tmp_path):
 def test_s02_a_film_is_encoded_anew(room, anna):
     """S02: a file that is a PNG and a page at once, with script in its text, comes out as pixels and nothing else."""
     page = b"<html><script>alert(1)</script></html>"
-    polyglot = webroom.film_png(3, Comment="<script>alert(2)</script>", Title="<svg onload=alert(3)>") + page
+    polyglot = rooms.film_png(3, Comment="<script>alert(2)</script>", Title="<svg onload=alert(3)>") + page
     for name in room.shelf.contents:
         room.shelf.contents[name] = polyglot
     for number in (0, 1):
@@ -91,7 +91,7 @@ def test_s02_a_film_is_encoded_anew(room, anna):
         assert b"script" not in reply.content
         assert b"svg" not in reply.content
         check_pixels(reply)
-    clean = webroom.film_png(3, Comment="<script>alert(2)</script>")
+    clean = rooms.film_png(3, Comment="<script>alert(2)</script>")
     for name in room.shelf.contents:
         room.shelf.contents[name] = clean
     reply = anna.get(f"/api/readings/{anna.reading}/films/1")

@@ -1,8 +1,7 @@
 """Where each reader's next case is looked for first: a hint that is believed for ten seconds and never hides a case."""
 
-import atthedesk
-
 from bpals.room.desk.assignment import BELIEVED_S, Floors
+from world import desks
 
 
 def test_a_floor_is_believed_for_a_while_and_not_for_longer():
@@ -27,7 +26,7 @@ def test_a_case_that_comes_back_behind_a_reader_is_still_handed_out(open_desk):
     """Nothing is left ahead, so the search begins at the bottom again."""
     desk, ann, ben = open_desk("ann", "ben", cases=6, batch=2, readers_per_case=1, adjudication="none")
     held = desk.next(ben, ahead=0).current
-    read = atthedesk.read_all(desk, ann)
+    read = desks.read_all(desk, ann)
     assert len(read) == 5
-    desk.skip(ben, held.reading_id, version=0, key=atthedesk.fresh_key())
+    desk.skip(ben, held.reading_id, version=0, key=desks.fresh_key())
     assert desk.next(ann).current.image_id == held.image_id

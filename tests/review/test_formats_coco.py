@@ -2,22 +2,22 @@
 
 import json
 
-import madereviews
 import polars as pl
 import pytest
 
 from bpals.errors import TruthError
 from bpals.reviews import coco
 from bpals.reviews.exchange import Films
+from world import review_tables
 
-SENT = madereviews.reviews()
+SENT = review_tables.reviews()
 BOXED = SENT.filter(pl.col("box").is_not_null())
 
 
 def test_the_listed_fields_come_back():
     """Of every read that has a box, several boxes included."""
     written = coco.write(SENT, Films(sizes={"a.png": (1024, 768)}))
-    assert madereviews.same(coco.read(written.files[""], "x.json").table, BOXED, coco.GIVEN_BACK)
+    assert review_tables.same(coco.read(written.files[""], "x.json").table, BOXED, coco.GIVEN_BACK)
     assert [(notice.code, notice.count) for notice in written.notices] == [("unboxed", SENT.height - BOXED.height)]
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 
-import madereviews
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,9 +10,10 @@ from hypothesis import strategies as st
 from bpals.errors import BpalsError
 from bpals.reviews import coco, exchange, fiftyone, flat, labelstudio
 from bpals.reviews.exchange import Films
+from world import review_tables
 
 SIZES = Films(sizes={"a.png": (1024, 768), "b.png": (512, 512), "c.png": (9, 9)})
-SENT = madereviews.reviews(8)
+SENT = review_tables.reviews(8)
 WHOLE = {module: json.loads(module.write(SENT, SIZES).files[""]) for module in (labelstudio, coco, fiftyone)}
 STRANGE = (
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.just([]) | st.just({}) | st.just([[1]])

@@ -3,19 +3,19 @@
 import io
 import json
 
-import madereviews
 import polars as pl
 import pytest
 
 from bpals.errors import TruthError, UsageError
 from bpals.reviews import dicom_sr
 from bpals.reviews.exchange import Films
+from world import review_tables
 
 pydicom = pytest.importorskip("pydicom")
 highdicom = pytest.importorskip("highdicom")
 
-FILM = madereviews.dicom()
-SENT = madereviews.reviews(12, images=("a.dcm",)).with_columns(note=pl.lit("as before"))
+FILM = review_tables.dicom()
+SENT = review_tables.reviews(12, images=("a.dcm",)).with_columns(note=pl.lit("as before"))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def written():
 def test_the_listed_fields_come_back(written):
     """And boxes to a hundredth of a pixel."""
     back = dicom_sr.read(written.files, "reports").table
-    assert madereviews.same(back, SENT, dicom_sr.GIVEN_BACK)
+    assert review_tables.same(back, SENT, dicom_sr.GIVEN_BACK)
     boxes = back.filter(pl.col("external_id") == "read/0")["box"][0]
     assert json.loads(boxes)[0] == pytest.approx([1.5, 2, 30.25, 0.3], abs=0.005)
 
@@ -67,10 +67,10 @@ def test_no_file_is_called_after_a_patient(written):
 
 def test_a_png_gets_no_report():
     """No study, series or instance is invented for it; where no film is DICOM the export is refused."""
-    some = dicom_sr.write(madereviews.reviews(), Films(dicom=lambda film: FILM if film == "a.png" else None))
+    some = dicom_sr.write(review_tables.reviews(), Films(dicom=lambda film: FILM if film == "a.png" else None))
     assert [(notice.code, notice.count) for notice in some.notices] == [("no_dicom", 16)]
-    with pytest.raises(UsageError, match=r"of 3 films that were read none is DICOM \(first: a\.png\)"):
-        dicom_sr.write(madereviews.reviews(), Films())
+    with pytest.raises(UsageError, match=r" 3 films .*DICOM .*a\.png"):
+        dicom_sr.write(review_tables.reviews(), Films())
 
 
 def test_other_files_are_counted(written):

@@ -2,29 +2,29 @@
 
 import json
 
-import madereviews
 import pytest
 from hypothesis import given, settings
 
 from bpals.errors import TruthError
 from bpals.reviews import fiftyone
 from bpals.reviews.exchange import Films
+from world import review_tables
 
-SENT = madereviews.reviews()
+SENT = review_tables.reviews()
 
 
 def test_every_listed_field_comes_back():
     """All columns of a review."""
     written = fiftyone.write(SENT, Films(sizes={"a.png": (1024, 768)}))
-    assert madereviews.same(fiftyone.read(written.files[""], "x.json").table, SENT, fiftyone.GIVEN_BACK)
+    assert review_tables.same(fiftyone.read(written.files[""], "x.json").table, SENT, fiftyone.GIVEN_BACK)
 
 
 @settings(max_examples=30, deadline=None)
-@given(rows=madereviews.ROWS)
+@given(rows=review_tables.ROWS)
 def test_any_text_comes_back(rows):
     """Whatever a note, a reader or a film is called."""
-    sent = madereviews.of_rows(rows)
-    assert madereviews.same(fiftyone.read(fiftyone.write(sent, Films()).files[""], "x").table, sent)
+    sent = review_tables.of_rows(rows)
+    assert review_tables.same(fiftyone.read(fiftyone.write(sent, Films()).files[""], "x").table, sent)
 
 
 def test_a_sample_is_of_fiftyones_classes():

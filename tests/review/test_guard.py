@@ -8,21 +8,21 @@ import time
 
 import httpx
 import pytest
-import webroom
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from bpals.room.room import Settings
 from bpals.room.web.guard import CONTENT_POLICY, FILM_POLICY, FORGED, RULES, Guard
+from world import rooms
 
-LOCK = {"version": 0, "key": "request-guard", "answer": {}, "spent": webroom.SPENT}
+LOCK = {"version": 0, "key": "request-guard", "answer": {}, "spent": rooms.SPENT}
 
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
     """A room for the whole file."""
-    with webroom.open_room(webroom.address_of(tmp_path_factory.mktemp("guard"))) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path_factory.mktemp("guard"))) as opened:
         yield opened
 
 
@@ -35,13 +35,13 @@ def anna(room):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A room behind a real server, and the browser of a reader."""
-    port = webroom.free_port()
-    address = webroom.address_of(tmp_path_factory.mktemp("served"))
+    port = rooms.free_port()
+    address = rooms.address_of(tmp_path_factory.mktemp("served"))
     settings = {"body_s": 0.6}
     origin = f"http://127.0.0.1:{port}"
     with (
-        webroom.open_room(address, origin=origin, settings=settings) as opened,
-        webroom.serving(opened.app, port, head_s=0.6),
+        rooms.open_room(address, origin=origin, settings=settings) as opened,
+        rooms.serving(opened.app, port, head_s=0.6),
     ):
         token = opened.room.accounts.make_link(opened.account("anna"), by="test")
         with httpx.Client(base_url=origin, headers={"origin": origin}) as client:
@@ -84,7 +84,7 @@ def test_s04_a_post_from_another_site_is_refused(anna, how):
 def test_s04_on_plain_http_over_a_network_origin_alone_must_do(tmp_path):
     """S04: without Sec-Fetch-Site, which browsers leave out there, the same Origin is let in and another is not."""
     origin = "http://192.168.1.20:8765"
-    with webroom.open_room(webroom.address_of(tmp_path), origin=origin) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path), origin=origin) as opened:
         visitor = opened.visitor()
         wrong = {"token": "x" * 43}
         assert visitor.client.post("/enter", json=wrong, headers={"origin": origin}).status_code == 401
@@ -102,7 +102,7 @@ def test_a_post_from_our_own_page_must_bring_json(anna):
 
 def test_htmx_forms_become_json(room):
     """The login form is sent by htmx: each field once, and an error comes back as a fragment."""
-    room.account("formal", password=webroom.PASSWORD)
+    room.account("formal", password=rooms.PASSWORD)
     visitor = room.visitor()
     headers = {"hx-request": "true", "content-type": "application/x-www-form-urlencoded"}
     wrong = visitor.post("/login", headers=headers, content=b"name=formal&password=wrong+one")
@@ -161,7 +161,7 @@ def check_headers(reply, *, film=False):
 
 def test_s06_over_tls_the_browser_is_told_to_stay_there(tmp_path):
     """S06: HSTS and a cookie with the __Host- prefix, where there is TLS; neither where there is none."""
-    with webroom.open_room(webroom.address_of(tmp_path), origin="https://room.example.org") as opened:
+    with rooms.open_room(rooms.address_of(tmp_path), origin="https://room.example.org") as opened:
         visitor = opened.visitor()
         token = opened.room.accounts.make_link(opened.account("anna"), by="test")
         reply = visitor.post("/enter", {"token": token})
@@ -186,7 +186,7 @@ def test_on_loopback_the_cookie_has_a_plain_name(room):
 def test_s19_no_websocket_is_opened(room, path):
     """S19: there is none, with a session or without, from here or elsewhere."""
     for browser in (room.visitor(), room.browser("socket")):
-        for origin in (webroom.ORIGIN, "https://evil.example"):
+        for origin in (rooms.ORIGIN, "https://evil.example"):
             with (
                 pytest.raises(WebSocketDisconnect),
                 browser.client.websocket_connect(path, headers={"origin": origin}),
@@ -226,7 +226,7 @@ def test_s12_no_route_hears_of_a_range():
         names = [name.decode() for name, _ in scope["headers"]]
         await JSONResponse(names)(scope, None, send)
 
-    guarded = TestClient(Guard(echo, Settings(origin=webroom.ORIGIN)), base_url=webroom.ORIGIN)
+    guarded = TestClient(Guard(echo, Settings(origin=rooms.ORIGIN)), base_url=rooms.ORIGIN)
     seen = guarded.get("/", headers={"range": "bytes=0-1", "if-range": "x", "x-other": "y"}).json()
     assert "x-other" in seen
     assert not {"range", "if-range"} & set(seen)

@@ -1,10 +1,10 @@
 """What a reader has read: the stored blind read, and the last readings as far back as no repeat is given away."""
 
-import atthedesk
 import pytest
-from atthedesk import SPENT, fresh_key, lock, read, says
 
 from bpals.errors import NotNow, NotYours
+from world import desks
+from world.desks import SPENT, fresh_key, lock, read, says
 
 
 def test_the_last_readings_are_the_readers_own_and_the_newest_first(open_desk):
@@ -50,7 +50,7 @@ def test_blind_and_second_read_are_told_apart(open_desk):
     view = desk.next(anna).current
     locked = lock(desk, anna, view, says("Mass"))
     assert desk.blind_read(anna, view.reading_id).second is None
-    about = {"version": locked.version, "key": fresh_key(), "spent": SPENT, "signal": atthedesk.SIGNAL}
+    about = {"version": locked.version, "key": fresh_key(), "spent": SPENT, "signal": desks.SIGNAL}
     desk.second(anna, view.reading_id, answer=says("Nodule"), **about)
     (listed,) = desk.last_readings(anna)
     stored = desk.blind_read(anna, view.reading_id)
@@ -87,7 +87,7 @@ def test_the_stored_blind_read_has_a_verdict_on_every_finding(open_desk):
     said = says("Nodule", quality="unreadable", devices="present")
     desk.lock(anna, view.reading_id, version=undone.version, key=fresh_key(), answer=said, spent=SPENT)
     stored = desk.blind_read(anna, view.reading_id)
-    assert stored.verdicts == dict.fromkeys(atthedesk.FINDINGS, "unreadable") | {"Nodule": "present"}
+    assert stored.verdicts == dict.fromkeys(desks.FINDINGS, "unreadable") | {"Nodule": "present"}
     assert (stored.quality, stored.devices) == ("unreadable", "present")
     with pytest.raises(NotYours):
         desk.blind_read(ben, view.reading_id)

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-import webroom
+
+from world import rooms
 
 SCRIPT = "<script>alert('xss')</script>"
 PAGE = {"accept": "text/html"}
@@ -12,14 +13,14 @@ PAGE = {"accept": "text/html"}
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
     """A room for the whole file."""
-    with webroom.open_room(webroom.address_of(tmp_path_factory.mktemp("problems"))) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path_factory.mktemp("problems"))) as opened:
         yield opened
 
 
 @pytest.fixture
 def fragile(tmp_path):
     """A room of one's own, to break."""
-    with webroom.open_room(webroom.address_of(tmp_path)) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path)) as opened:
         yield opened
 
 
@@ -59,7 +60,7 @@ def test_s24_what_is_invalid_is_not_repeated(room):
     anna = room.browser("anna")
     reading = anna.next()["reading"]
     for more in ({SCRIPT: 1}, {"answer": {"note": [SCRIPT]}}, {"key": SCRIPT}):
-        body = {"version": 0, "key": webroom.fresh_key(), "answer": {}} | more
+        body = {"version": 0, "key": rooms.fresh_key(), "answer": {}} | more
         reply = anna.post(f"/api/readings/{reading['reading_id']}/draft", body)
         assert reply.status_code == 422
         assert "script" not in reply.text

@@ -1,20 +1,21 @@
 """Reading over HTTP: answers that arrive twice, from two windows, or from a server that was killed."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
-import webroom
 from sqlalchemy import func, select
 
 from bpals.room.people.accounts import Accounts
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.schema import ENTRY, REVIEW
+from world import rooms
+from world.waiting import wait_until
 
 ANSWER = {"verdicts": {"Mass": "present"}, "note": "left upper zone", "confidence": {"Mass": 80}}
 
@@ -22,7 +23,7 @@ ANSWER = {"verdicts": {"Mass": "present"}, "note": "left upper zone", "confidenc
 @pytest.fixture
 def room(tmp_path):
     """A room of one's own."""
-    with webroom.open_room(webroom.address_of(tmp_path)) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path)) as opened:
         yield opened
 
 
@@ -47,7 +48,7 @@ def test_a_case_is_read_from_its_first_key_to_the_last(room):
     assert drafted["answer"]["note"] == "left upper zone"
     locked = anna.lock(drafted, answer=ANSWER).json()
     assert (locked["state"], locked["reading"]["phase"]) == ("locked", "second")
-    done = anna.act("second", locked["reading"], answer=ANSWER, spent=webroom.SPENT).json()
+    done = anna.act("second", locked["reading"], answer=ANSWER, spent=rooms.SPENT).json()
     assert done["state"] == "done"
     assert room.shelf.locks == 1
     assert anna.next()["reading"]["case_no"] == 2
@@ -61,7 +62,7 @@ def test_c02_the_same_request_twice_is_done_once(room, act):
     reading = anna.next()["reading"]
     body = {"version": 0, "key": "the-same-key"}
     body |= {"answer": ANSWER} if act != "skip" else {}
-    body |= {"spent": webroom.SPENT} if act == "lock" else {}
+    body |= {"spent": rooms.SPENT} if act == "lock" else {}
     replies = [anna.post(f"/api/readings/{reading['reading_id']}/{act}", body) for _ in range(3)]
     assert [reply.status_code for reply in replies] == [200] * 3
     assert replies[0].json() == replies[1].json() == replies[2].json()
@@ -86,7 +87,7 @@ def test_c03_a_stale_window_is_told_and_overwrites_nothing(room):
     anna = room.browser("anna")
     reading = anna.next()["reading"]
     anna.act("draft", reading, answer=ANSWER)
-    for act, more in (("draft", {}), ("lock", {"spent": webroom.SPENT})):
+    for act, more in (("draft", {}), ("lock", {"spent": rooms.SPENT})):
         reply = anna.act(act, reading, answer={"note": "from the other window"}, **more)
         assert reply.status_code == 409
         assert reply.json()["error"]["code"] == "stale"
@@ -116,7 +117,7 @@ def test_u07_going_back_to_a_locked_case_changes_nothing(room):
     anna = room.browser("anna")
     reading = anna.next()["reading"]
     locked = anna.lock(reading, answer=ANSWER).json()["reading"]
-    anna.act("second", locked, answer=ANSWER, spent=webroom.SPENT)
+    anna.act("second", locked, answer=ANSWER, spent=rooms.SPENT)
     anna.next()
     back = anna.get(f"/api/readings/{reading['reading_id']}").json()
     assert back["state"] == "done"
@@ -133,9 +134,9 @@ def test_a_readers_own_last_readings_are_listed_and_nothing_else(room):
     first = anna.next()["reading"]
     locked = anna.lock(first, answer=ANSWER).json()["reading"]
     assert anna.get("/api/readings").json() == {"readings": []}
-    anna.act("second", locked, answer=ANSWER, spent=webroom.SPENT)
+    anna.act("second", locked, answer=ANSWER, spent=rooms.SPENT)
     second = anna.lock(anna.next()["reading"], answer={"quality": "unreadable"}).json()["reading"]
-    anna.act("second", second, answer={"quality": "unreadable"}, spent=webroom.SPENT)
+    anna.act("second", second, answer={"quality": "unreadable"}, spent=rooms.SPENT)
     back = anna.get(f"/api/readings/{first['reading_id']}").json()
     assert anna.act("amend", back, answer={"verdicts": {"Nodule": "uncertain"}}, reason="a slip").status_code == 200
     reply = anna.get("/api/readings")
@@ -149,7 +150,7 @@ def test_a_readers_own_last_readings_are_listed_and_nothing_else(room):
         ({}, "unreadable", False),
         ({"Nodule": "uncertain"}, None, True),
     ]
-    assert webroom.LABEL not in reply.text
+    assert rooms.LABEL not in reply.text
     assert "film-0" not in reply.text
 
 
@@ -198,12 +199,12 @@ def test_what_was_skipped_can_be_had_back(room):
 KILLED = """
 import os, signal, sys, threading
 sys.path[:0] = sys.argv[3:]
-import webroom
+from world import rooms
 port = int(sys.argv[2])
-with webroom.open_room(sys.argv[1], origin=f"http://127.0.0.1:{port}") as opened:
+with rooms.open_room(sys.argv[1], origin=f"http://127.0.0.1:{port}") as opened:
     if os.environ.get("DIE"):
         object.__setattr__(opened.room, "after_lock", lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with webroom.serving(opened.app, port):
+    with rooms.serving(opened.app, port):
         threading.Event().wait(60)
 """
 
@@ -213,29 +214,29 @@ def start_server(address, port, **environment):
     here = Path(__file__).parents[1]
     line = [sys.executable, "-c", KILLED, str(address), str(port), str(here), str(here.parent / "src")]
     process = subprocess.Popen(line, env=os.environ | environment, stderr=subprocess.DEVNULL)
-    ends = time.monotonic() + 60
-    while time.monotonic() < ends:
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=2).status_code == 200:
-                return process
-        except httpx.HTTPError:
-            assert process.poll() is None
-            time.sleep(0.05)
-    raise AssertionError("the server did not start")
+
+    def healthy():
+        assert process.poll() is None
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=2).status_code == 200
+        return False
+
+    wait_until(healthy)
+    return process
 
 
 def test_c07_a_server_killed_between_commit_and_reply_has_the_answer(tmp_path):
     """C07: kill -9 after the commit and before the reply; the retry gets the stored answer, and it is there once."""
-    address, port = webroom.address_of(tmp_path), webroom.free_port()
+    address, port = rooms.address_of(tmp_path), rooms.free_port()
     origin = f"http://127.0.0.1:{port}"
     with Ledger.open(address) as ledger:
-        accounts = Accounts(ledger, webroom.SECRET)
+        accounts = Accounts(ledger, rooms.SECRET)
         token = accounts.make_link(accounts.make("anna", "reader"), by="test")
     with httpx.Client(base_url=origin, headers={"origin": origin}, timeout=20) as anna:
         process = start_server(address, port, DIE="1")
         assert anna.post("/enter", json={"token": token}).status_code == 200
         reading = anna.post("/api/next").json()["reading"]
-        body = {"version": 0, "key": "request-c07", "answer": ANSWER, "spent": webroom.SPENT}
+        body = {"version": 0, "key": "request-c07", "answer": ANSWER, "spent": rooms.SPENT}
         path = f"/api/readings/{reading['reading_id']}/lock"
         with pytest.raises(httpx.RemoteProtocolError):
             anna.post(path, json=body)
@@ -245,7 +246,7 @@ def test_c07_a_server_killed_between_commit_and_reply_has_the_answer(tmp_path):
             reply = anna.post(path, json=body)
             assert reply.status_code == 200
             assert reply.json()["state"] == "locked"
-            assert reply.json()["reveal"]["version"] == webroom.VERSION
+            assert reply.json()["reveal"]["version"] == rooms.VERSION
             assert anna.post(path, json=body).json() == reply.json()
         finally:
             process.terminate()

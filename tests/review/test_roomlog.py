@@ -8,12 +8,12 @@ import logging.config
 import numpy as np
 import pydicom
 import pytest
-import webroom
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 from sqlalchemy import select
 
 from bpals.room.web.server import LOGGER, RoomFormatter, log_settings
 from bpals.store.ledger.schema import ACCOUNT
+from world import rooms
 
 CANARY = "Kanarienvogel"
 """Stands in a file's name, in a DICOM's tags, in a note, in an account, in a password and in what fails."""
@@ -66,13 +66,13 @@ def test_s23_no_canary_comes_out(tmp_path, written):
     """S23: a whole reading, with what is wrong in it, everything at DEBUG: no log, page or error names the canary."""
     ours, careless = written
     told = []
-    with webroom.open_room(webroom.address_of(tmp_path / CANARY)) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path / CANARY)) as opened:
         pixels = dicom()
         opened.shelf.contents = dict.fromkeys(opened.shelf.contents, pixels)
-        opened.account(CANARY, password=webroom.PASSWORD)
+        opened.account(CANARY, password=rooms.PASSWORD)
         anna = opened.visitor(raise_server_exceptions=False)
         told.append(anna.post("/login", {"name": CANARY, "password": f"wrong {CANARY}"}))
-        told.append(anna.post("/login", {"name": CANARY, "password": webroom.PASSWORD}))
+        told.append(anna.post("/login", {"name": CANARY, "password": rooms.PASSWORD}))
         assert [reply.status_code for reply in told] == [401, 200]
         anna = opened.browser("anna")
         anna.client = opened.visitor(raise_server_exceptions=False).client
@@ -105,7 +105,7 @@ def test_s23_no_canary_comes_out(tmp_path, written):
 def test_every_line_is_an_object_in_utc(tmp_path, written):
     """One line an event: when, how grave, which route as it is declared, which account by number."""
     ours, _ = written
-    with webroom.open_room(webroom.address_of(tmp_path)) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path)) as opened:
         anna = opened.browser("anna")
         reading = anna.next()["reading"]["reading_id"]
         anna.get(f"/api/readings/{reading}")

@@ -6,7 +6,6 @@ import json
 import hypothesis
 import pytest
 import schemathesis
-import webroom
 from fastapi import FastAPI
 from sqlalchemy import select
 
@@ -14,12 +13,13 @@ from bpals.errors import ContractBroken
 from bpals.room.web.app import check_rules, create_app
 from bpals.room.web.guard import ANYONE, RULES
 from bpals.store.ledger.schema import REVIEW_TABLES
+from world import rooms
 
 ROLES = ("nobody", "reader", "adjudicator", "admin")
 FIELDS = {
     "draft": {"version": 0, "answer": {}},
-    "lock": {"version": 0, "answer": {}, "spent": webroom.SPENT},
-    "second": {"version": 0, "answer": {}, "spent": webroom.SPENT},
+    "lock": {"version": 0, "answer": {}, "spent": rooms.SPENT},
+    "second": {"version": 0, "answer": {}, "spent": rooms.SPENT},
     "skip": {"version": 0},
     "undo": {"version": 0},
     "amend": {"version": 0, "answer": {}, "reason": "a slip"},
@@ -39,7 +39,7 @@ FIELDS = {
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
     """A room for the whole file."""
-    with webroom.open_room(webroom.address_of(tmp_path_factory.mktemp("rules")), films=40) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path_factory.mktemp("rules")), films=40) as opened:
         yield opened
 
 
@@ -60,7 +60,7 @@ def ask(browser, method, path, **names):
         return browser.get(address)
     body = FIELDS.get(path, FIELDS.get(path.rpartition("/")[2]))
     keyed = path.startswith(("/api/readings", "/api/adjudication/{", "/api/rounds/{"))
-    return browser.post(address, body | {"key": webroom.fresh_key()} if keyed and body is not None else body)
+    return browser.post(address, body | {"key": rooms.fresh_key()} if keyed and body is not None else body)
 
 
 @pytest.mark.parametrize(("method", "path"), sorted(RULES))
@@ -163,16 +163,16 @@ def test_s05_only_get_and_post_exist():
 def test_s10_a_field_that_nobody_knows_is_refused(browsers, more):
     """S10: nothing is assigned that the shape does not name, and no type is guessed."""
     reader = browsers["reader"]
-    body = {"version": reader.reading["version"], "key": webroom.fresh_key(), "answer": {}} | more
+    body = {"version": reader.reading["version"], "key": rooms.fresh_key(), "answer": {}} | more
     assert reader.post(f"/api/readings/{reader.reading['reading_id']}/draft", body).status_code == 422
     assert reader.get(f"/api/readings/{reader.reading['reading_id']}").json()["version"] == reader.reading["version"]
 
 
 def test_s10_nobody_makes_himself_an_admin(browsers, room):
     """S10: neither at login nor with a password nor through the office."""
-    room.account("climber", password=webroom.PASSWORD)
+    room.account("climber", password=rooms.PASSWORD)
     climber = room.visitor()
-    body = {"name": "climber", "password": webroom.PASSWORD}
+    body = {"name": "climber", "password": rooms.PASSWORD}
     assert climber.post("/login", body | {"role": "admin"}).status_code == 422
     assert climber.post("/login", body).status_code == 200
     account = room.room.accounts.named("climber").account_id
@@ -229,19 +229,19 @@ def test_s18_next_leads_to_pages_of_ours_only(room, after):
     assert 'name="next" value="/read"' in page.text
     assert "evil" not in page.text
     if not [card for card in room.room.accounts.cards() if card.account.name == "goer"]:
-        room.account("goer", password=webroom.PASSWORD)
-    reply = room.visitor().post("/login", {"name": "goer", "password": webroom.PASSWORD, "next": after})
+        room.account("goer", password=rooms.PASSWORD)
+    reply = room.visitor().post("/login", {"name": "goer", "password": rooms.PASSWORD, "next": after})
     assert reply.json() == {"next": "/read"}
     assert reply.headers["hx-redirect"] == "/read"
 
 
 def test_a_stranger_is_sent_to_the_login_page_and_back(room):
     """A page asked for by name is where he lands."""
-    room.account("traveller", password=webroom.PASSWORD)
+    room.account("traveller", password=rooms.PASSWORD)
     reply = room.visitor().get("/progress")
     assert (reply.status_code, reply.headers["location"]) == (303, "/login?next=/progress")
     visitor = room.visitor()
-    body = {"name": "traveller", "password": webroom.PASSWORD, "next": "/progress"}
+    body = {"name": "traveller", "password": rooms.PASSWORD, "next": "/progress"}
     assert visitor.post("/login", body).json() == {"next": "/progress"}
     assert visitor.get("/progress").status_code == 200
 

@@ -5,7 +5,8 @@ import ssl
 import httpx
 import pytest
 import trustme
-import webroom
+
+from world import rooms
 
 
 def test_it_speaks_tls_itself(tmp_path):
@@ -16,12 +17,12 @@ def test_it_speaks_tls_itself(tmp_path):
     mine.cert_chain_pems[0].write_to_path(tmp_path / "room.crt")
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    port = webroom.free_port()
+    port = rooms.free_port()
     origin = f"https://localhost:{port}"
     files = {"certificate": tmp_path / "room.crt", "key": tmp_path / "room.key"}
     with (
-        webroom.open_room(webroom.address_of(tmp_path), origin=origin) as opened,
-        webroom.serving(opened.app, port, **files),
+        rooms.open_room(rooms.address_of(tmp_path), origin=origin) as opened,
+        rooms.serving(opened.app, port, **files),
         httpx.Client(base_url=origin, verify=trust, headers={"origin": origin}) as client,
     ):
         token = opened.room.accounts.make_link(opened.account("anna"), by="test")
@@ -35,12 +36,12 @@ def test_it_speaks_tls_itself(tmp_path):
 @pytest.mark.parametrize("trusted", [True, False])
 def test_who_asks_is_what_a_trusted_proxy_says(tmp_path, trusted):
     """S08: behind a proxy each reader is limited by his own address; without one nobody chooses his address."""
-    port = webroom.free_port()
+    port = rooms.free_port()
     origin = f"http://127.0.0.1:{port}"
     proxy = {"behind_proxy": "127.0.0.1" if trusted else "10.9.8.7"}
     with (
-        webroom.open_room(webroom.address_of(tmp_path), origin=origin) as opened,
-        webroom.serving(opened.app, port, **proxy),
+        rooms.open_room(rooms.address_of(tmp_path), origin=origin) as opened,
+        rooms.serving(opened.app, port, **proxy),
         httpx.Client(base_url=origin, headers={"origin": origin}) as client,
     ):
         opened.app.state.entrance.by_address._most = 3

@@ -4,15 +4,15 @@ import time
 
 import pytest
 import time_machine
-import webroom
 from sqlalchemy import delete, select, update
 
 from bpals.room.people.accounts import Accounts, hashed
 from bpals.room.people.sessions import SEEN_EVERY_S, Sessions
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.schema import SESSION
+from world import rooms
 
-SECRET = webroom.SECRET
+SECRET = rooms.SECRET
 IDLE_S, STAY_S = 1000.0, 5000.0
 
 
@@ -21,7 +21,7 @@ def ledger(request, tmp_path_factory):
     """One ledger for the whole file, on SQLite and then on PostgreSQL: X06."""
     address = tmp_path_factory.mktemp("sessions") / "ledger.sqlite"
     if request.param == "postgresql":
-        address = webroom.new_database(request.getfixturevalue("postgres_address"))
+        address = rooms.new_database(request.getfixturevalue("postgres_address"))
     with Ledger.open(address) as opened:
         yield opened
 
@@ -42,7 +42,7 @@ def accounts(ledger):
 def anna(accounts, ledger):
     """Somebody new, with a password; nobody else is in."""
     ledger.change(lambda connection: connection.execute(delete(SESSION)))
-    return accounts.make(f"anna {len(accounts.cards())}", "reader", password=webroom.PASSWORD)
+    return accounts.make(f"anna {len(accounts.cards())}", "reader", password=rooms.PASSWORD)
 
 
 def kept(ledger):
@@ -114,10 +114,10 @@ def test_s07_every_session_ends_with_the_account(sessions, accounts, anna):
     token = sessions.begin(anna.account_id)
     accounts.set_disabled(anna, disabled=True, by="boss")
     assert sessions.find(token) is None
-    assert accounts.enter(anna.name, webroom.PASSWORD) is None
+    assert accounts.enter(anna.name, rooms.PASSWORD) is None
     accounts.set_disabled(anna, disabled=False, by="boss")
     assert sessions.find(token) is None
-    assert accounts.enter(anna.name, webroom.PASSWORD) == anna
+    assert accounts.enter(anna.name, rooms.PASSWORD) == anna
 
 
 def test_s07_a_session_ends_at_logout(sessions, anna):

@@ -3,14 +3,15 @@
 import re
 
 import pytest
-import webroom
+
+from world import rooms
 
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
     """A room for the whole file."""
     settings = {"title": "Room <1>", "dataset": "films & more"}
-    with webroom.open_room(webroom.address_of(tmp_path_factory.mktemp("shells")), settings=settings) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path_factory.mktemp("shells")), settings=settings) as opened:
         yield opened
 
 
@@ -65,7 +66,7 @@ def test_every_page_names_the_study(room):
 )
 def test_the_adjudication_page_is_named_only_where_something_is_settled(tmp_path, study, role, named):
     """One reader a case leaves nothing to settle: no tab, and an adjudicator begins at the reading page."""
-    with webroom.open_room(webroom.address_of(tmp_path), films=1, **study) as opened:
+    with rooms.open_room(rooms.address_of(tmp_path), films=1, **study) as opened:
         somebody = opened.browser("somebody", role)
         page = somebody.get("/read").text
         assert re.findall(r'<a href="/adjudicate"[^>]*>([^<]+)</a>', page) == ([named] if named else [])

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import twojudges
 
 from bpals.score.intervals import Resamples, Resampling
 from bpals.score.pairwise import BEHAVIOUR_FIGURES, MEAN, Side, behaviour, of_another_patient
+from world import made_judges
 
 DRAWS = Resamples.of(np.arange(300), Resampling(draws=300))
 
@@ -13,8 +13,8 @@ DRAWS = Resamples.of(np.arange(300), Resampling(draws=300))
 def rows_of(p, findings=("Effusion",), **given):
     """How a judge of one finding answers: its rows."""
     offsets = given.pop("offsets", None)
-    side = Side.of("eye", twojudges.answers(p, **given), offsets)
-    return behaviour(side, findings, twojudges.films(len(p)), DRAWS, np.random.default_rng(1))
+    side = Side.of("eye", made_judges.answers(p, **given), offsets)
+    return behaviour(side, findings, made_judges.films(len(p)), DRAWS, np.random.default_rng(1))
 
 
 def test_a_judge_that_never_looks_depends_on_no_film():
@@ -25,7 +25,7 @@ def test_a_judge_that_never_looks_depends_on_no_film():
 
 def test_a_judge_that_looks_depends_on_the_film():
     """Answers that differ from film to film move when the film is another's."""
-    _, a, _ = twojudges.world()
+    _, a, _ = made_judges.world()
     row, _ = rows_of(a)
     assert row["depends_low"] > 0.9
     assert row["yes_rate_low"] < row["yes_rate"] < row["yes_rate_high"]
@@ -43,7 +43,7 @@ def test_coherence_is_measured_from_the_answer_without_a_film():
 
 def test_without_both_polarities_or_a_mass_nothing_is_said_of_them():
     """A classifier has no second question: null, not zero."""
-    _, a, _ = twojudges.world()
+    _, a, _ = made_judges.world()
     for row in rows_of(a):
         assert [row[name] for name in ("coherent", "acquiescence", "low_mass", "coherent_low")] == [None] * 4
 

@@ -2,22 +2,22 @@
 
 import polars as pl
 import pytest
-import twojudges
 
 from bpals.findings import Group
 from bpals.score import pairwise
 from bpals.score.pairwise import Side
+from world import made_judges
 
 
 def row_of(truth, a, b):
     """The row of quality of one finding."""
-    return pairwise.quality([twojudges.pairs(a, b, truth)], "labels")[0]
+    return pairwise.quality([made_judges.pairs(a, b, truth)], "labels")[0]
 
 
 @pytest.fixture
 def world():
     """600 films, a third with the finding; judge A is better than B, and both share half of their noise."""
-    return twojudges.world()
+    return made_judges.world()
 
 
 def test_the_better_judge_has_a_difference_above_zero(world):
@@ -81,7 +81,7 @@ def test_a_finding_that_neither_answered_is_a_row_without_figures(world):
 def test_several_findings_have_a_mean_and_corrected_p_values(world):
     """The mean row comes last; Holm never makes a p smaller."""
     truth, a, b = world
-    several = [twojudges.pairs(a, b, truth, finding=name) for name in ("Effusion", "Edema", "Hernia")]
+    several = [made_judges.pairs(a, b, truth, finding=name) for name in ("Effusion", "Edema", "Hernia")]
     rows = pairwise.quality(several, "labels")
     assert rows[-1]["finding"] == pairwise.MEAN
     assert rows[-1]["findings"] == 3
@@ -99,7 +99,7 @@ def test_holm_corrects_by_rank():
 def test_a_group_needs_every_member(world):
     """P(nodule or mass) = 1 - (1 - p)(1 - q); a film with one of them unanswered has none."""
     _, a, b = world
-    both = pl.concat([twojudges.answers(a, finding="Nodule"), twojudges.answers([None, *b[1:]], finding="Mass")])
+    both = pl.concat([made_judges.answers(a, finding="Nodule"), made_judges.answers([None, *b[1:]], finding="Mass")])
     its = Side.of("a", both).about(Group(name="Nodule or mass", members=("Nodule", "Mass")))
     assert its["p"][0] is None
     assert its["p"][1] == pytest.approx(1 - (1 - a[1]) * (1 - b[1]))
@@ -108,6 +108,6 @@ def test_a_group_needs_every_member(world):
 def test_a_finding_nobody_was_asked_about_has_no_pair(world):
     """A judge without a row about it gives an empty table."""
     _, a, _ = world
-    its = Side.of("a", twojudges.answers(a)).about(Group(name="Hernia", members=("Hernia",)))
+    its = Side.of("a", made_judges.answers(a)).about(Group(name="Hernia", members=("Hernia",)))
     assert its.is_empty()
     assert its.columns == ["image_id", "p"]

@@ -2,23 +2,23 @@
 
 import numpy as np
 import pytest
-import twojudges
 
 from bpals.score.intervals import Resamples, Resampling
 from bpals.score.pairwise import MEAN, called, dependence
+from world import made_judges
 
 DRAWS = Resamples.of(np.arange(300), Resampling(draws=300))
 
 
 def row_of(truth, a, b):
     """The row of one finding."""
-    return dependence([twojudges.pairs(a, b, truth)], "labels", DRAWS)[0]
+    return dependence([made_judges.pairs(a, b, truth)], "labels", DRAWS)[0]
 
 
 @pytest.fixture
 def world():
     """600 films, a third with the finding; the two judges share half of their noise."""
-    return twojudges.world()
+    return made_judges.world()
 
 
 def test_a_judge_and_its_copy_are_one_witness(world):
@@ -56,7 +56,7 @@ def test_the_figures_are_those_of_the_textbook(world):
 def test_several_findings_have_a_mean_whose_draws_are_shared(world):
     """The same finding twice has the interval of one."""
     truth, a, b = world
-    several = [twojudges.pairs(a, b, truth, finding=name) for name in ("Effusion", "Edema")]
+    several = [made_judges.pairs(a, b, truth, finding=name) for name in ("Effusion", "Edema")]
     rows = dependence(several, "labels", DRAWS)
     assert rows[-1]["finding"] == MEAN
     assert rows[-1]["findings"] == 2
@@ -67,7 +67,7 @@ def test_several_findings_have_a_mean_whose_draws_are_shared(world):
 def test_without_a_pair_there_is_no_figure_and_the_mean_leaves_it_out(world):
     """Null, not 0: a finding that B did not answer."""
     truth, a, b = world
-    several = [twojudges.pairs(a, b, truth), twojudges.pairs(a, [None] * 600, truth, finding="Edema")]
+    several = [made_judges.pairs(a, b, truth), made_judges.pairs(a, [None] * 600, truth, finding="Edema")]
     first, empty, mean = dependence(several, "labels", DRAWS)
     assert (empty["n"], empty["agreement"], empty["error_correlation_low"], empty["effective_judges"]) == (
         0,

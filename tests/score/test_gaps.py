@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import twojudges
 
 from bpals.score import pairwise
+from world import made_judges
 
 TRUTH = [place >= 45 for place in range(50)]
 
@@ -14,7 +14,7 @@ def apart(**moved):
     p, q = np.linspace(0.1, 0.9, 50), np.linspace(0.1, 0.9, 50)
     for film, (one, other) in moved.items():
         p[int(film[1:])], q[int(film[1:])] = one, other
-    return pairwise.gaps([twojudges.pairs(p, q, TRUTH)])
+    return pairwise.gaps([made_judges.pairs(p, q, TRUTH)])
 
 
 def test_the_film_that_one_judge_calls_and_the_other_puts_last_comes_first():
@@ -42,17 +42,17 @@ def test_every_film_is_listed_once_with_its_widest_finding():
     other = same.copy()
     other[3] = 0.95
     found = pairwise.by_film(
-        pairwise.gaps([twojudges.pairs(same, same, TRUTH), twojudges.pairs(same, other, TRUTH, finding="Edema")])
+        pairwise.gaps([made_judges.pairs(same, same, TRUTH), made_judges.pairs(same, other, TRUTH, finding="Edema")])
     )
     assert found.height == 50
     assert found.row(0, named=True)["image_id"] == "00003"
     assert found.row(0, named=True)["finding"] == "Edema"
-    assert pairwise.by_finding(pairwise.gaps([twojudges.pairs(same, same, TRUTH)])) == {"Effusion": 0.0}
+    assert pairwise.by_finding(pairwise.gaps([made_judges.pairs(same, same, TRUTH)])) == {"Effusion": 0.0}
 
 
 def test_a_judge_that_says_the_same_of_all_is_in_the_middle_everywhere():
     """Its ranks are all one half, and it calls nothing."""
-    found = pairwise.gaps([twojudges.pairs(np.linspace(0, 1, 50), [0.3] * 50, TRUTH)])
+    found = pairwise.gaps([made_judges.pairs(np.linspace(0, 1, 50), [0.3] * 50, TRUTH)])
     assert found["rank_b"].unique().to_list() == [0.5]
     assert not found["called_b"].any()
 
@@ -60,7 +60,7 @@ def test_a_judge_that_says_the_same_of_all_is_in_the_middle_everywhere():
 def test_what_is_not_answered_or_not_known_is_no_gap_and_no_call():
     """A refusal has no rank; without a label there is a rank, and nobody calls."""
     p = [None, *np.linspace(0.1, 0.9, 49)]
-    found = pairwise.gaps([twojudges.pairs(p, np.linspace(0.1, 0.9, 50), [None] * 50)])
+    found = pairwise.gaps([made_judges.pairs(p, np.linspace(0.1, 0.9, 50), [None] * 50)])
     assert found.height == 49
     assert not found["called_a"].any()
     assert not found["called_b"].any()

@@ -5,6 +5,7 @@ import pytest
 from bpals.errors import UsageError
 from bpals.findings import NIH
 from bpals.reviews.verdicts import load_many, load_reads
+from world.words import mentions
 
 HEADER = "image_id,finding,reader,verdict,inclusion\n"
 
@@ -34,7 +35,7 @@ def test_what_one_reader_says_in_both_counts_once(files):
         ("f4", "Nodule or mass", "bob", "uncertain", None),
     ]
     assert {notice.code: notice.count for notice in read.notices} == {"reader_contradicts": 1, "reader_repeats": 1}
-    assert "a.csv and b.csv: 1 time one reader" in read.notices[0].message
+    assert mentions(read.notices[0].message, "a.csv and b.csv", "1 time")
     assert [group.name for group in read.groups] == ["Nodule or mass"]
     assert set(read.inputs) == {"a.csv", "b.csv"}
 

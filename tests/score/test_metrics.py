@@ -5,6 +5,8 @@ import pytest
 
 from bpals.metrics import Curve, Reliability, brier, mass_bins
 
+pytestmark = pytest.mark.quick
+
 sklearn_metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is in the extra bpals[peers]")
 
 

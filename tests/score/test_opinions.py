@@ -8,6 +8,8 @@ from bpals.findings import NODULE_OR_MASS, Group
 from bpals.score.opinions import Audited, about, opinions
 from bpals.store.workspace import Workspace
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def audited(audit):
@@ -118,7 +120,7 @@ def test_pairs_that_cannot_be_scored_are_counted_by_reason(audited):
 def test_a_reference_of_another_dataset_is_refused(audited):
     """None of its images is known; the message shows one of each."""
     tables = audited([("a", "Mass", "present", 0.9)])
-    with pytest.raises(TruthError, match=r"of 1 image of the reference none.*'z\.png'.*'a'.*bpals audit"):
+    with pytest.raises(TruthError, match=r"of 1 image .*'z\.png'.*'a'.*bpals"):
         about(asked(("z.png", "Mass")), tables, ())
 
 
@@ -165,7 +167,7 @@ def test_a_pair_used_in_calibration_needs_a_crossfitted_trust(audited):
     """Its own review must not have made its trust."""
     rows = [("a", "Mass", "present", 0.9), ("b", "Mass", "present", 0.9)]
     careless = audited(rows, method="record/calibrated", calibration=[("a", "Mass")], name="one")
-    with pytest.raises(UsageError, match=r"1 pair was used to calibrate.*\(first: a, Mass\).*--split.*bpals audit"):
+    with pytest.raises(UsageError, match=r"1 pair .*a, Mass.*--split.*bpals"):
         about(asked(("a", "Mass"), ("b", "Mass")), careless, ())
     assert about(asked(("b", "Mass")), careless, ())[0].height == 1
     careful = audited(rows, method="record/calibrated/crossfit", calibration=[("a", "Mass")], name="two")

@@ -7,6 +7,9 @@ from bpals.errors import BpalsError, TruthError, UnknownName, UsageError
 from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS, Vocabulary
 from bpals.reviews import verdicts as verdicts_module
 from bpals.types import REVIEWS
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 FOUR = "Image Index,Patient ID,Fracture,Pneumothorax,Airspace opacity,Nodule or mass,Set Id\n"
 READ = "Patient ID,Image ID,Reader ID,Fracture,Pneumothorax,Airspace opacity,Nodule/mass,Set ID\n"
@@ -130,7 +133,7 @@ def test_the_name_of_a_file_says_its_split_where_no_column_does(sheet):
     """As in the published `..._test_labels.csv`; a file that says nothing has only `all`."""
     rows = f"Image ID,Patient ID,Abnormal,{FOURTEEN},Other\n" + fourteen("a", "Mass")
     assert load(f"all-findings={sheet(rows, 'all_test_labels.csv')}", split="test").truth["split"][0] == "test"
-    with pytest.raises(TruthError, match=r"no row of the split 'val'.*--split all"):
+    with pytest.raises(TruthError, match=r"split 'val'.*--split all"):
         load(f"all-findings={sheet(rows, 'all_test_labels.csv')}", split="val")
     with pytest.raises(TruthError, match="no column 'Set Id'"):
         load(f"all-findings={sheet(rows, 'labels.csv')}", split="test")
@@ -254,14 +257,14 @@ def test_a_bad_file_is_refused_in_one_line(sheet, content, kind, says):
 )
 def test_a_finding_nobody_knows_is_answered_with_the_nearest(sheet, content):
     """A slip of the pen in a row or in a header is not silently left out."""
-    with pytest.raises(UnknownName, match=r"truth.csv, line .*Did you mean 'Pneumothorax'"):
+    with pytest.raises(UnknownName, match=r"truth.csv, line .*'Pneumothorax'"):
         load_table(sheet(content))
 
 
 def test_a_folder_without_the_right_file_says_what_is_there(sheet, tmp_path):
     """And which columns were looked for."""
     sheet("x,y\n1,2\n", "other.csv")
-    with pytest.raises(TruthError, match=r"no file with the four findings \(image id, pneumothorax.*other\.csv"):
+    with pytest.raises(TruthError, match=r"four findings .*other\.csv"):
         load(f"four-findings={tmp_path}")
     with pytest.raises(TruthError, match="is a folder"):
         load(f"table={tmp_path}")
@@ -345,7 +348,7 @@ def test_bad_reads_are_refused_in_one_line(sheet, text, says):
 
 def test_a_blank_sheet_says_which_words_are_taken(sheet):
     """Those of the reading list first."""
-    with pytest.raises(TruthError, match="Write present, absent, uncertain or unreadable"):
+    with pytest.raises(TruthError, match=r"present, absent, .*unreadable"):
         verdicts_module.load_reads(sheet(LONG + "a,Mass,5,,1\n"), vocabulary=NIH)
 
 
@@ -359,9 +362,9 @@ def test_a_file_of_reads_that_is_not_there_names_its_option(tmp_path, option):
 
 def test_labels_that_are_not_there_name_their_option(tmp_path):
     """A kind that is unknown does, too."""
-    with pytest.raises(TruthError, match=r"Check the path after --refit KIND=$"):
+    with pytest.raises(TruthError, match=r"path after --refit KIND=$"):
         load(f"table={tmp_path / 'none.csv'}", option="--refit")
-    with pytest.raises(UnknownName, match=r"^--calibrate: no kind of reference"):
+    with pytest.raises(UnknownName, match=r"^--calibrate: "):
         load("tabel=x.csv", option="--calibrate")
 
 
@@ -374,7 +377,7 @@ def test_a_split_that_is_not_there_names_the_option_that_picks_it(sheet, option,
     path = sheet("image_id,finding,present\na,Mass,1\nb,Mass,0\n")
     with pytest.raises(TruthError, match=rf"Type: {picks} all$"):
         load(f"table={path}", split="val", option=option)
-    with pytest.raises(UnknownName, match=rf"^{picks}: no split is called 'vall'"):
+    with pytest.raises(UnknownName, match=rf"^{picks}: .*'vall'"):
         load(f"table={path}", split="vall", option=option)
 
 
@@ -393,8 +396,8 @@ def test_reads_of_unknown_films_are_counted_and_none_at_all_is_refused(sheet):
     assert kept.table["image_id"].to_list() == ["a"]
     (notice,) = kept.notices
     assert (notice.code, notice.count) == ("unknown_images", 2)
-    assert "2 verdicts are about 1 film that is not in this dataset (first: z)" in notice.message
-    with pytest.raises(TruthError, match="no read is about a film of this dataset"):
+    assert mentions(notice.message, "2 verdicts", "1 film", "z")
+    with pytest.raises(TruthError, match="no read is about"):
         verdicts_module.of_films(reads, pl.DataFrame({"image_id": ["q"]}))
 
 

@@ -9,6 +9,8 @@ import pytest
 from bpals.score.intervals import Resampling
 from bpals.score.scorecard import FIGURES, GIVEN, METHODS, scorecard
 
+pytestmark = pytest.mark.quick
+
 FEW = Resampling(draws=60, seed=0)
 
 

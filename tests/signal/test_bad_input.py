@@ -8,6 +8,9 @@ import pytest
 from bpals.errors import ContractBroken, UsageError
 from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def test_judgments_about_unknown_findings_are_refused(dataset, judged):
     """With their number and the first of them."""
     table = judged(dataset).with_columns(pl.col("finding").cast(pl.String))
     strange = table.with_columns(finding=pl.when(pl.int_range(pl.len()) < 2).then(pl.lit("Gout")).otherwise("finding"))
-    assert "2 judgments are about findings that are not audited (first: 'Gout')" in refused(dataset, strange)
+    assert mentions(refused(dataset, strange), "2 judgments", "'Gout'")
 
 
 def test_judgments_about_unknown_films_are_refused(dataset, judged):
@@ -36,7 +39,7 @@ def test_judgments_about_unknown_films_are_refused(dataset, judged):
     strange = judged(dataset).with_columns(
         image_id=pl.when(pl.int_range(pl.len()) == 0).then(pl.lit("elsewhere.png")).otherwise("image_id")
     )
-    assert "1 judgments are about films that are not in the dataset (first: elsewhere.png)" in refused(dataset, strange)
+    assert mentions(refused(dataset, strange), "1 judgments", "elsewhere.png")
 
 
 @pytest.mark.parametrize("strange", [1.01, -0.5, float("nan"), None])
@@ -45,13 +48,13 @@ def test_judgments_without_a_probability_are_refused(dataset, judged, strange):
     table = judged(dataset).with_columns(
         p_present=pl.when(pl.int_range(pl.len()) < 3).then(pl.lit(strange, pl.Float64)).otherwise("p_present")
     )
-    assert "3 judgments give no probability from 0 to 1" in refused(dataset, table)
+    assert mentions(refused(dataset, table), "3 judgments", "0 to 1")
 
 
 def test_a_judge_that_answers_twice_is_refused(dataset, judged):
     """Even if it says the same."""
     table = judged(dataset)
-    assert "record answers twice about 4 pairs" in refused(dataset, pl.concat([table, table.head(4)]))
+    assert mentions(refused(dataset, pl.concat([table, table.head(4)])), "record", "twice", "4 pairs")
 
 
 def test_the_same_findings_under_another_type_are_heard_alike(dataset, judged):
@@ -68,12 +71,12 @@ def test_the_same_findings_under_another_type_are_heard_alike(dataset, judged):
 def test_a_reference_with_no_negative_fits_nothing(dataset, judged, reviews):
     """Presences alone cannot tell a right absence from a missed finding."""
     films = dataset.images["image_id"]
-    with pytest.raises(UsageError, match="of no finding that was judged here does it hold presences and absences"):
+    with pytest.raises(UsageError, match="presences and absences"):
         estimate(dataset, judged(dataset), reviews(films, dataset.vocabulary.findings[0], [True] * len(films)))
 
 
 def test_claims_of_no_film_are_no_dataset(dataset, judged):
     """A claim about a film that is not there is refused, too."""
     strange = dataclasses.replace(dataset, images=dataset.images.tail(-1))
-    with pytest.raises(ContractBroken, match="claims are about films that are not in the dataset"):
+    with pytest.raises(ContractBroken, match="not in the dataset"):
         estimate(strange, judged(dataset).filter(pl.col("image_id").is_in(strange.images["image_id"].implode())))

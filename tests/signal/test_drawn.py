@@ -55,14 +55,14 @@ def test_only_the_claims_in_question_set_the_chance():
 def test_where_nobody_knows_the_chances_all_are_kept():
     """They stand for claims like themselves, and the population says so."""
     some = drawn()
-    assert some.population(some.every) == "claims on films like those that were read, one a patient"
+    assert "like those that were read" in some.population(some.every)
 
 
 def test_the_population_is_who_could_have_been_drawn():
     """The smallest chance in question is named."""
     some = drawn(inclusion=np.where(np.arange(1000) < 500, 0.8, 0.2))
-    assert "a chance of at least 0.2 to be read" in some.population(some.every)
-    assert "a chance of at least 0.8 to be read" in some.population(np.arange(1000) < 500)
+    assert "at least 0.2" in some.population(some.every)
+    assert "at least 0.8" in some.population(np.arange(1000) < 500)
     assert some.population(np.zeros(1000, dtype=bool)).startswith("none")
 
 

@@ -21,6 +21,9 @@ from bpals.signal.precision import DOUBT, PRECISION, WIDER, Target
 from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
 from bpals.types import FLAG, REVIEWS, Reviews
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 
 def flagged(rule, trust, high=None, split=None):
@@ -110,10 +113,7 @@ def test_the_rule_says_what_its_flags_promise():
     """In words: the precision of one flag, and the errors left under the other."""
     rule = reviewed(np.linspace(0.01, 0.99, 400), np.arange(400) < 100)
     assert rule.certified
-    assert rule.words == (
-        "below trust 0.5: certified precision 80%, doubt 10%: 90 of 90 reviewed flags were errors; "
-        "at most 1.2% of trusted claims are wrong, doubt 10%: 0 of 200 reviewed ones were"
-    )
+    assert mentions(rule.words, "trust 0.5", "80%", "10%", "90 of 90", "1.2%", "10%", "0 of 200")
     assert [each.promise for each in rule.certificates] == ["precision", "trusted", "trusted_above", "misses"]
 
 
@@ -121,8 +121,8 @@ def test_where_a_high_precision_cannot_be_shown_more_wrong_than_right_may_be():
     """Three in four are wrong: not four in five, but more than half; and none with a trust of one half is flagged."""
     rule = reviewed(np.linspace(0.01, 0.9, 200), np.arange(200) % 4 > 0)
     assert rule.certified
-    assert rule.words.startswith("below trust 0.5: nothing is certified at precision 80% by 110 reviewed patients")
-    assert "certified precision 50%, doubt 10%: 82 of 110 reviewed flags were errors" in rule.words
+    assert mentions(rule.words, "trust 0.5", "nothing is certified", "80%", "110")
+    assert mentions(rule.words, "certified precision 50%", "10%", "82 of 110")
     assert flagged(rule, [0.49, 0.5]) == ["likely_mislabelled", "trusted"]
 
 
@@ -141,7 +141,7 @@ def test_claims_that_nobody_read_are_listed_where_the_chances_are_known():
 def test_a_direction_that_nobody_read_has_one_refusal():
     """Only presences were read: one sentence says so of the absences."""
     (refused,) = reviewed(np.zeros(0), np.zeros(0, dtype=bool)).certificates
-    assert refused.words.startswith("nothing is certified at precision 80% by 0 reviewed patients")
+    assert mentions(refused.words, "nothing is certified", "80%", "0")
 
 
 def test_nothing_is_promised_of_a_member_that_nobody_read_apart():
@@ -199,12 +199,12 @@ def test_the_docs_give_the_shares_and_the_promise():
     section = " ".join(page.split("## Flags")[1].split("\n## ")[0].split())
     likely = [f"{100 * LIKELY_SHARE[says]:g} %" for says in ("present", "absent")]
     lowest = [f"{100 * LOW_SHARE[says]:g} %" for says in ("present", "absent")]
-    assert f"the {likely[0]} of the finding's presences, and the {likely[1]} of its absences" in section
-    assert f"among the lowest {lowest[0]} of the presences and {lowest[1]} of the absences" in section
+    assert mentions(section, str(likely[0]), "presences", str(likely[1]), "absences")
+    assert mentions(section, f"lowest {lowest[0]}", "presences", str(lowest[1]), "absences")
     first = Target(share=1 - PRECISION, doubt=DOUBT).first
     assert f"at least {PRECISION:.0%}".replace("%", " %") in section
     assert f"at most {DOUBT:.0%}".replace("%", " %") in section
-    assert f"the {first} reviewed labels with the lowest trust, then {WIDER:g} times as many" in section
+    assert mentions(section, str(first), "lowest trust", f"{WIDER:g} times")
 
 
 def test_without_reviews_no_claim_that_is_more_likely_right_is_called_mislabelled():
@@ -227,5 +227,5 @@ def test_reviews_with_known_chances_are_promised_to_all_that_could_have_been_dra
     made = estimate(dataset, judged(dataset), reviews=Reviews(table=table))
     promises = [each for rule in made.rules if rule["finding"] == "Effusion" for each in rule["certificates"]]
     whole = {each["population"] for each in promises if each["promise"] == "misses"}
-    assert whole == {"claims that had a chance of at least 0.25 to be read, one a patient"}
+    assert [mentions(words, "at least 0.25") for words in whole] == [True]
     assert "discoveries" in {each["promise"] for each in promises}

@@ -1,6 +1,5 @@
 """The interval that may be looked at after every read."""
 
-import drawnclaims
 import numpy as np
 import polars as pl
 
@@ -9,8 +8,9 @@ from bpals.signal.monitoring import watch
 from bpals.signal.readings import cells, place, settle, tally
 from bpals.signal.strata import draw, reading_list, stratify
 from bpals.types import VERDICT
+from world import known_labels
 
-TABLE = drawnclaims.claims(films=1200, presences=(("Effusion", 0.15),))
+TABLE = known_labels.claims(films=1200, presences=(("Effusion", 0.15),))
 PLACED = stratify(TABLE)
 TRUE = TABLE["wrong"].mean()
 
@@ -18,7 +18,7 @@ TRUE = TABLE["wrong"].mean()
 def steps(seed, reads=120, looked=None, hedged=()):
     """Read a plan, or the first part of it, and watch."""
     drawn = draw(PLACED, reads=reads, seed=seed)
-    said = drawnclaims.read(reading_list(drawn).head(looked or reads), TABLE)
+    said = known_labels.read(reading_list(drawn).head(looked or reads), TABLE)
     hedge = pl.int_range(pl.len()).is_in(list(hedged))
     word = pl.when(hedge).then(pl.lit("uncertain")).otherwise(pl.col("verdict").cast(pl.String)).cast(VERDICT)
     told, _ = cells(place(settle(said.with_columns(verdict=word)), drawn)[0])
@@ -40,7 +40,7 @@ def test_an_interval_for_one_look_would_not_hold_so():
     for seed in range(40):
         drawn = draw(PLACED, reads=120, seed=seed)
         listed = reading_list(drawn)
-        said = settle(drawnclaims.read(listed, TABLE))
+        said = settle(known_labels.read(listed, TABLE))
         missed = []
         for looked in range(20, 121, 20):
             told, _ = cells(place(said.head(looked), drawn)[0])

@@ -9,6 +9,8 @@ from bpals.signal.pairs import NORMAL_95, lay_out, logit, sigmoid, with_groups
 from bpals.testing import tiny_dataset
 from bpals.types import OUTCOME
 
+pytestmark = pytest.mark.quick
+
 BOTH = Group(name="Both", members=("F0", "F1"))
 
 

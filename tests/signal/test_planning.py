@@ -1,14 +1,14 @@
 """How many reads buy which width."""
 
-import drawnclaims
 import polars as pl
 import pytest
 
 from bpals.errors import UsageError
 from bpals.signal.planning import WIDTHS, reads_for, widths
 from bpals.signal.strata import stratify
+from world import known_labels
 
-PLACED = stratify(drawnclaims.claims())
+PLACED = stratify(known_labels.claims())
 TABLE = widths(PLACED, reads=(30, 100, 300))
 
 
@@ -23,7 +23,7 @@ def test_more_reads_buy_a_narrower_interval():
 
 def test_no_more_is_planned_than_there_is():
     """60 claims cannot be read 100 times."""
-    few = stratify(drawnclaims.claims(films=60, presences=(("Mass", 0.2),)))
+    few = stratify(known_labels.claims(films=60, presences=(("Mass", 0.2),)))
     assert widths(few, reads=(30, 100))["reads"].to_list() == [30]
     assert widths(few, reads=(100,))["width"].to_list() == [0.0]
 

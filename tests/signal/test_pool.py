@@ -9,6 +9,8 @@ from bpals.signal.dealt import PARTS, Dealt
 from bpals.signal.pairs import sigmoid
 from bpals.signal.pool import Recorded, pool
 
+pytestmark = pytest.mark.quick
+
 FILMS = 4000
 
 

@@ -5,13 +5,13 @@ import time
 import numpy as np
 import polars as pl
 import pytest
-from claimedfilms import signal_of as dataset
 
 from bpals.errors import UsageError
 from bpals.findings import Group
 from bpals.signal.queue import READING_LIST, Draw, next_reviews
 from bpals.signal.value import Worth, values
 from bpals.types import REVIEWS, Reviews
+from world.workspaces import signal_of as dataset
 
 PAIR = ["image_id", "finding"]
 

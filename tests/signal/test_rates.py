@@ -1,6 +1,5 @@
 """Error rates by finding, overall and by group, from reads to a table."""
 
-import drawnclaims
 import numpy as np
 import polars as pl
 import pytest
@@ -11,12 +10,13 @@ from bpals.signal.monitoring import watch
 from bpals.signal.rates import OVERALL, RATES, Rating, rates
 from bpals.signal.strata import draw, reading_list, stratify
 from bpals.types import VERDICT
+from world import known_labels
 
-TABLE = drawnclaims.claims()
+TABLE = known_labels.claims()
 SEX = TABLE.select("image_id", "finding", "sex")
 DRAWN = draw(stratify(TABLE), reads=200).join(SEX, on=["image_id", "finding"])
 LISTED = reading_list(DRAWN)
-READS = drawnclaims.read(LISTED, TABLE)
+READS = known_labels.read(LISTED, TABLE)
 
 
 def row(table, finding, says="all", group=None):
@@ -90,7 +90,7 @@ def test_the_anytime_interval_is_wider(told):
 
 def test_part_of_a_plan_is_a_smaller_sample(told):
     """The list is in random order, so its first half gives a rate, too: a wider one."""
-    half, _ = rates(drawnclaims.read(LISTED.head(200), TABLE), DRAWN)
+    half, _ = rates(known_labels.read(LISTED.head(200), TABLE), DRAWN)
     found, whole = row(half, "Effusion"), row(told, "Effusion")
     assert found["read"] < whole["read"]
     assert found["high"] - found["low"] > whole["high"] - whole["low"]
@@ -99,7 +99,7 @@ def test_part_of_a_plan_is_a_smaller_sample(told):
 def test_a_simple_random_sample_needs_no_inclusion():
     """If the user says so; the strata are then not used, and the rate is the share of errors."""
     some = stratify(TABLE).sample(300, seed=3)
-    table, _ = rates(drawnclaims.read(some, TABLE), stratify(TABLE), rating=Rating(simple_random=True))
+    table, _ = rates(known_labels.read(some, TABLE), stratify(TABLE), rating=Rating(simple_random=True))
     found = row(table, "Effusion")
     assert found["rate"] == pytest.approx(found["wrong"] / found["read"])
     assert found["anytime_low"] is None
@@ -109,14 +109,14 @@ def test_reads_of_an_enriched_set_are_refused():
     """Suspects read on purpose would double the rate."""
     worst = stratify(TABLE).sort("suspicion", descending=True).head(100)
     with pytest.raises(TruthError, match="enriched"):
-        rates(drawnclaims.read(worst, TABLE), stratify(TABLE))
+        rates(known_labels.read(worst, TABLE), stratify(TABLE))
 
 
 def test_reading_the_whole_dataset_gives_its_rate():
     """No doubt is left, in any group."""
-    small = drawnclaims.claims(films=60, presences=(("Effusion", 0.2),))
+    small = known_labels.claims(films=60, presences=(("Effusion", 0.2),))
     drawn = draw(stratify(small), reads=60).join(small.select("image_id", "sex"), on="image_id")
-    table, _ = rates(drawnclaims.read(reading_list(drawn), small), drawn, by=["sex"])
+    table, _ = rates(known_labels.read(reading_list(drawn), small), drawn, by=["sex"])
     assert (table["low"] == table["high"]).all()
     assert row(table, "Effusion")["rate"] == pytest.approx(small["wrong"].mean())
 
@@ -128,7 +128,7 @@ def test_the_rates_of_groups_cover():
     true = TABLE.filter(pl.col("finding") == "Effusion", pl.col("sex") == "F")["wrong"].mean()
     for seed in range(100):
         drawn = draw(placed, reads=60, seed=seed).join(SEX, on=["image_id", "finding"])
-        said = drawnclaims.read(reading_list(drawn).filter(pl.col("sex") == "F"), TABLE)
+        said = known_labels.read(reading_list(drawn).filter(pl.col("sex") == "F"), TABLE)
         only = drawn.filter(pl.col("sex") == "F")
         found = row(rates(said, only)[0], "Effusion")
         covered.append(found["low"] <= true <= found["high"])
@@ -137,7 +137,7 @@ def test_the_rates_of_groups_cover():
 
 def test_doubled_reads_correct_the_rate():
     """With two readers there is a corrected rate beside the other, never in its place."""
-    both = pl.concat(drawnclaims.read(LISTED, TABLE, name, skill=(0.9, 0.95)) for name in ("Ann", "Ben"))
+    both = pl.concat(known_labels.read(LISTED, TABLE, name, skill=(0.9, 0.95)) for name in ("Ann", "Ben"))
     found = row(rates(both, DRAWN)[0], "Effusion")
     assert found["read_twice"] > 100
     assert found["corrected_low"] <= found["corrected"] <= found["corrected_high"]
@@ -150,7 +150,7 @@ def test_doubled_reads_correct_the_rate():
 
 def test_all_findings_are_corrected_together_or_not_at_all():
     """Hernia's double reads show too few films with it, so the pooled rate says that it is missing."""
-    both = pl.concat(drawnclaims.read(LISTED, TABLE, name, skill=(0.9, 0.95)) for name in ("Ann", "Ben"))
+    both = pl.concat(known_labels.read(LISTED, TABLE, name, skill=(0.9, 0.95)) for name in ("Ann", "Ben"))
     table = rates(both, DRAWN)[0]
     pooled = row(table, OVERALL)
     known = row(table, "Effusion")["corrected"] is not None and row(table, "Hernia")["corrected"] is not None

@@ -1,21 +1,22 @@
 """Readers' own errors, from pairs that two of them read."""
 
-import drawnclaims
 import polars as pl
 import pytest
 
 from bpals.signal.readerskill import correct, corrected, together
 from bpals.signal.readings import cells, place, settle
 from bpals.signal.strata import draw, reading_list, stratify
+from world import known_labels
+from world.words import mentions
 
-TABLE = drawnclaims.claims(films=6000, presences=(("Effusion", 0.15),))
+TABLE = known_labels.claims(films=6000, presences=(("Effusion", 0.15),))
 DRAWN = draw(stratify(TABLE), reads=2500)
 
 
 def told(*readers, reads=None):
     """What several readers of given skill say, in cells."""
     listed = reading_list(DRAWN) if reads is None else reading_list(DRAWN).head(reads)
-    said = pl.concat(drawnclaims.read(listed, TABLE, name, skill=skill) for name, skill in readers)
+    said = pl.concat(known_labels.read(listed, TABLE, name, skill=skill) for name, skill in readers)
     return cells(place(settle(said), DRAWN)[0])[0]
 
 
@@ -48,10 +49,10 @@ def test_readers_without_errors_correct_nothing():
 
 def test_few_double_reads_correct_nothing_and_say_why():
     """One reader alone, or a handful of films with the finding, does not tell a skill."""
-    assert "0 pairs were read twice; 30 are needed" in correct(told(("Ann", (0.9, 0.9)))).why_not
-    rare = drawnclaims.claims(films=6000, presences=(("Hernia", 0.001),))
+    assert mentions(correct(told(("Ann", (0.9, 0.9)))).why_not, "0 pairs", "30")
+    rare = known_labels.claims(films=6000, presences=(("Hernia", 0.001),))
     drawn = draw(stratify(rare), reads=60)
-    both = pl.concat(drawnclaims.read(reading_list(drawn), rare, name) for name in ("Ann", "Ben"))
+    both = pl.concat(known_labels.read(reading_list(drawn), rare, name) for name in ("Ann", "Ben"))
     few = correct(cells(place(settle(both), drawn)[0])[0])
     assert few.rate is None
     assert "show the finding; 10 with it" in few.why_not

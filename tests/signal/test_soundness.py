@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from bpals.signal.soundness import sound
+from world.words import mentions
 
 
 def table(*rows):
@@ -26,7 +27,7 @@ def test_what_is_no_probability_counts_as_not_answered(strange):
     kept, (notice,) = sound("eye", table(("a", "answered", 0.5), ("b", "answered", strange)))
     assert kept["image_id"].to_list() == ["a"]
     assert (notice.code, notice.count) == ("no_probability", 1)
-    assert f"eye: of its 2 answers 1 gives no probability from 0 to 1 (b, Mass gives {strange})" in notice.message
+    assert mentions(notice.message, "eye:", "2 answers 1", f"b, Mass gives {strange}")
 
 
 def test_two_different_answers_about_a_pair_count_as_none():
@@ -38,4 +39,4 @@ def test_two_different_answers_about_a_pair_count_as_none():
     kept, notices = sound("eye", answers)
     assert kept.select("image_id", "p_present").rows() == [("b", 0.2), ("c", 0.9)]
     assert {notice.code: notice.count for notice in notices} == {"answers_contradict": 1, "answers_again": 1}
-    assert notices[0].message.startswith("eye: about 1 pair it gives two different answers (first: a, Mass)")
+    assert mentions(notices[0].message, "eye:", "1 pair", "two", "a, Mass")

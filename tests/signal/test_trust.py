@@ -109,7 +109,7 @@ def test_an_uncertain_claim_has_a_probability_and_no_trust(dataset, judgments):
     assert rows["trust"].is_null().all()
     assert rows["agreement"].is_null().all()
     assert set(rows["flag"]) == {"unjudged"}
-    assert rows["reasons"].list.first().unique().to_list() == ["uncertain_claim: the dataset itself is uncertain here"]
+    assert rows["reasons"].list.first().str.extract(r"^(\w+):").unique().to_list() == ["uncertain_claim"]
 
 
 def test_agreement_is_whether_the_answer_stands_on_the_claim_s_side(dataset, judgments):
@@ -266,7 +266,7 @@ def test_a_reference_of_other_films_is_used_as_far_as_it_goes(dataset, judgments
 def test_too_few_patients_are_refused_with_words(dataset, judgments, reference):
     """Cross-fitting by patient needs patients."""
     few = dataclasses.replace(reference, truth=reference.truth.head(3))
-    with pytest.raises(UsageError, match=r"of its patients 3 are in this dataset.*needs 10.*audit without --calibrate"):
+    with pytest.raises(UsageError, match=r" 3 are .*needs 10.*--calibrate"):
         estimate(dataset, judgments, few)
 
 

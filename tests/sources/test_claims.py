@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from bpals.findings import Vocabulary
 from bpals.sources.columns import ABSENT, PRESENT, SILENT, UNCERTAIN, combine_readers, make_claims
 
+pytestmark = pytest.mark.quick
+
 LETTERS = {"+": PRESENT, "-": ABSENT, "?": UNCERTAIN, ".": SILENT}
 
 

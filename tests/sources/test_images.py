@@ -4,6 +4,10 @@ import re
 
 import pytest
 
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
+
 COLUMNS = """
 [columns]
 image = "file"
@@ -29,7 +33,7 @@ HEADER = "file,who,visit,age,sex,view,Mass,Edema\n"
 def test_a_repeated_image_that_differs_is_refused(refusal, row):
     """In a label or in anything else that is read."""
     line = refusal(HEADER + f"a.png,p,1,61,M,PA,1,0\nb.png,p,2,61,M,PA,1,0\n{row}\n", COLUMNS)
-    assert re.search(r"line 4 says something else of the image 'a\.png' than .*line 2\. Keep one row an image", line)
+    assert re.search(r"line 4 .*'a\.png' .*line 2\.", line)
 
 
 def test_a_row_that_is_repeated_as_it_is_counts_once(load, notices):
@@ -82,7 +86,7 @@ def test_a_size_that_cannot_be_is_unknown(load, notices):
 def test_a_column_in_which_no_age_can_be_read_is_refused(refusal):
     """The mapping then names the wrong column."""
     line = refusal(HEADER + "a,p,1,M,M,PA,1,0\nb,p,2,F,M,PA,1,0\n", COLUMNS)
-    assert "line 2: the age is 'M', and no other row has one that can be read" in line
+    assert mentions(line, "line 2", "age", "'M'")
 
 
 def test_a_patient_in_two_orders_is_counted(load, notices):
@@ -135,7 +139,7 @@ def test_a_pattern_that_matches_nothing_is_refused(refusal):
     """The expression is wrong, not the table."""
     mapping = PATTERN + COLUMNS[COLUMNS.index("\n[labels]") :]
     line = refusal("file,Mass,Edema\na.png,1,0\nb.png,0,1\n", mapping)
-    assert re.search(r"line 2: 'a\.png' does not match the \[pattern\] regex of .*my\.toml", line)
+    assert re.search(r"line 2: 'a\.png' .*\[pattern\].*my\.toml", line)
 
 
 def test_a_pattern_may_find_the_image_itself(load, refusal):
@@ -144,7 +148,7 @@ def test_a_pattern_may_find_the_image_itself(load, refusal):
     mapping += COLUMNS[COLUMNS.index("\n[labels]") :]
     dataset = load("file,Mass,Edema\np1/s2.png,1,0\np1/s3.png,0,1\n", mapping)
     assert dataset.images["image_id"].to_list() == ["2", "3"]
-    assert "t.csv line 3: 'x' does not match" in refusal("file,Mass,Edema\np1/s2.png,1,0\nx,0,1\n", mapping)
+    assert "t.csv line 3: 'x'" in refusal("file,Mass,Edema\np1/s2.png,1,0\nx,0,1\n", mapping)
 
 
 def test_the_first_of_several_columns_that_is_filled_counts(load):

@@ -6,6 +6,9 @@ import polars as pl
 import pytest
 
 from bpals.sources import tabular
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 LIST = """
 [columns]
@@ -121,13 +124,13 @@ def test_contradictions_and_silences_are_counted(load, notices):
     dataset = load(lists("Mass|normal", "unchanged", "", "Edema|normal", "Mass"), LIST)
     assert notices(dataset) == {"contradiction": 2, "unread": 1, "unlabelled": 1}
     message = next(notice.message for notice in dataset.notices if notice.code == "contradiction")
-    assert message == "Films that say 'normal' and a finding, which is claimed present: 2, first in t.csv line 2"
+    assert mentions(message, "'normal'", "2", "t.csv line 2")
 
 
 def test_an_audited_finding_that_is_misspelt_is_refused(refusal):
     """It would be claimed absent on every film."""
     line = refusal(lists("Pneumothorax", "Edema"), LIST.replace('"Mass"', '"Pneumotorax"'))
-    assert "[labels] audited has 'Pneumotorax', which no row names. Did you mean 'Pneumothorax'?" in line
+    assert mentions(line, "[labels] audited", "'Pneumotorax'", "'Pneumothorax'")
 
 
 def test_a_label_that_is_misspelt_is_counted(load, notices):
@@ -140,7 +143,7 @@ def test_a_label_that_is_misspelt_is_counted(load, notices):
 def test_an_unknown_label_may_be_refused(refusal):
     """Where the vocabulary is closed, another word is damage."""
     line = refusal(lists("Mass", "Normal", "Edem"), LIST.replace("unlisted", 'others = "refuse"\nunlisted'))
-    assert re.search(r"t\.csv line 4: no finding is called 'Edem'\. Did you mean 'Edema'\?", line)
+    assert re.search(r"t\.csv line 4: .*'Edem'.*'Edema'", line)
 
 
 def test_a_column_without_any_finding_is_read_as_what_it_says(load, notices):
@@ -204,11 +207,11 @@ def test_other_labels_of_a_long_table_are_counted_by_film(load):
 
 def test_a_row_without_a_reader_is_refused(refusal):
     """A vote without a voter cannot be counted."""
-    assert "t.csv line 3 names no reader in 'reader'" in refusal("file,reader,label\na,R1,Mass\na,,Mass\n", LONG)
+    assert mentions(refusal("file,reader,label\na,R1,Mass\na,,Mass\n", LONG), "t.csv line 3", "'reader'")
 
 
 def test_rows_of_one_film_must_agree_on_it(refusal):
     """One film cannot have two patients."""
     mapping = LONG.replace('image = "file"', 'image = "file"\npatient = "who"')
     line = refusal("file,who,reader,label\na,1,R1,Mass\nb,2,R1,Mass\na,2,R2,Mass\n", mapping)
-    assert re.search(r"t\.csv line 4 says something else of the image 'a' than .*t\.csv line 2", line)
+    assert re.search(r"t\.csv line 4 .*'a' .*t\.csv line 2", line)

@@ -14,6 +14,7 @@ from bpals.findings import NIH
 from bpals.sources import nih
 from bpals.sources.mapping import load_mapping
 from bpals.types import IMAGES, claims_schema
+from world.words import mentions
 
 HEADER = (
     "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
@@ -131,7 +132,7 @@ def test_a_damaged_installation_is_refused_with_the_line_that_mends_it(tmp_path)
     content[1000] ^= 1
     (tmp_path / nih.ENTRIES).write_bytes(content)
     for name in (nih.ENTRIES, nih.BOXES):
-        with pytest.raises(SourceError, match=r"the embedded record is damaged: .*Type: git checkout -- src/bpals/"):
+        with pytest.raises(SourceError, match=r"damaged: .*git checkout -- src"):
             nih.read_embedded(name, tmp_path)
 
 
@@ -189,7 +190,7 @@ def test_a_table_that_is_no_list_of_boxes_is_refused(tmp_path):
     """The labels were given for the boxes."""
     path = tmp_path / "Data_Entry_2017.csv"
     path.write_text(f"{HEADER}\n{ROWS[0]}\n")
-    with pytest.raises(SourceError, match=r"no column is called 'Finding Label'\. Did you mean 'Finding Labels'\?"):
+    with pytest.raises(SourceError, match=r"'Finding Label'.*'Finding Labels'"):
         nih.load_boxes(path)
 
 
@@ -208,7 +209,7 @@ def test_f18_a_byte_order_mark_and_either_line_ending_are_read(load):
 
 def test_f18_latin_1_is_refused_with_its_line(refusal):
     """A guess at the encoding could change a name."""
-    assert "line 3 is not UTF-8 (byte 0xe9)" in refusal(ROWS[0], ROWS[1].replace("No", "é"), encoding="latin-1")
+    assert mentions(refusal(ROWS[0], ROWS[1].replace("No", "é"), encoding="latin-1"), "line 3", "0xe9")
 
 
 def test_f18_extra_columns_are_read_over(load):
@@ -221,27 +222,27 @@ def test_f18_extra_columns_are_read_over(load):
 def test_f18_a_missing_or_doubled_column_is_refused(refusal):
     """With the name that was meant, and what file was wanted."""
     line = refusal(*ROWS, header=HEADER.replace("Patient ID", "Patient Id"))
-    assert "no column is called 'Patient ID'. Did you mean 'Patient Id'?" in line
-    assert "Is it NIH ChestX-ray14 (Data_Entry_2017.csv or Data_Entry_2017_v2020.csv)?" in line
-    assert "has the column 'Patient ID' 2 times" in refusal(*ROWS, header=HEADER.replace("Follow-up #", "Patient ID"))
+    assert mentions(line, "'Patient ID'", "'Patient Id'?")
+    assert mentions(line, "NIH ChestX-ray14", "Data_Entry_2017.csv", "Data_Entry_2017_v2020.csv")
+    assert mentions(refusal(*ROWS, header=HEADER.replace("Follow-up #", "Patient ID")), "'Patient ID' 2 times")
 
 
 def test_f18_a_csv_of_something_else_is_refused(refusal):
     """It has none of the columns."""
-    assert "no column is called 'Image Index'. Known: a, b." in refusal("1,2", header="a,b")
+    assert mentions(refusal("1,2", header="a,b"), "'Image Index'", "a, b.")
 
 
 def test_f18_a_duplicated_image_index_is_refused_with_both_lines(refusal):
     """Two rows that differ cannot both be right."""
     again = ROWS[0].replace("Cardiomegaly", "Mass")
     line = refusal(*ROWS, again)
-    assert re.search(r"line 4 says something else of the image '00000001_000\.png' than .* line 2", line)
+    assert re.search(r"line 4 .*'00000001_000\.png' .*line 2", line)
 
 
 def test_f18_an_unknown_label_is_refused_with_its_line(refusal):
     """And with the label that was meant."""
     line = refusal(ROWS[0], ROWS[1].replace("No Finding", "Mass|Pneumotorax"))
-    assert "line 3: no finding is called 'Pneumotorax'. Did you mean 'Pneumothorax'?" in line
+    assert mentions(line, "line 3", "'Pneumotorax'", "'Pneumothorax'?")
 
 
 def test_f18_contradictory_labels_are_reported(load):
@@ -263,14 +264,14 @@ def test_f18_a_trailing_bar_stray_blanks_and_case_do_not_matter(load):
 def test_f18_a_field_of_10_megabytes_is_refused_with_its_line(refusal):
     """A quote that closes too late makes such a field."""
     line = refusal(ROWS[0], ROWS[1].replace("No Finding", '"' + "x" * 10_485_760 + '"'))
-    assert "line 3, column 'Finding Labels', holds 10,485,760 bytes" in line
+    assert mentions(line, "line 3", "'Finding Labels'", "10,485,760 bytes")
 
 
 def test_f18_a_formula_cell_is_refused_with_its_line(refusal):
     """It is never evaluated, and never passed on."""
     assert "line 3: the image is '=1+1'" in refusal(ROWS[0], ROWS[1].replace("00000002_000.png", "=1+1"))
     formula = "=cmd|' /C calc'!A0"
-    assert "line 3: no finding is called '=cmd'" in refusal(ROWS[0], ROWS[1].replace("No Finding", formula))
+    assert mentions(refusal(ROWS[0], ROWS[1].replace("No Finding", formula)), "line 3", "'=cmd'")
 
 
 def test_ages_of_the_first_edition_are_read(load):
@@ -296,5 +297,5 @@ def test_a_gzipped_copy_that_is_cut_off_is_refused(tmp_path):
     path = tmp_path / "Data_Entry_2017.csv.gz"
     whole = gzip.compress("\n".join([HEADER, *ROWS]).encode())
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SourceError, match="is cut off: its gzip stream ends in the middle"):
+    with pytest.raises(SourceError, match=r"cut off: .*gzip"):
         nih.load(path)

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from bpals.errors import SourceError
 from bpals.sources.mapping import open_table
 from bpals.store.tables import LIST_SEPARATOR
+from world.words import mentions
+
+pytestmark = pytest.mark.quick
 
 
 def refusal(path):
@@ -43,7 +46,7 @@ def test_a_missing_file_is_answered_with_its_nearest_neighbour(write):
 
 def test_a_missing_folder_is_refused(tmp_path):
     """There is no neighbour to name."""
-    assert "does not exist. Check the path" in refusal(tmp_path / "no" / "t.csv")
+    assert "does not exist" in refusal(tmp_path / "no" / "t.csv")
 
 
 def test_a_folder_is_refused(tmp_path):
@@ -95,9 +98,7 @@ def test_an_empty_file_is_refused(write, content):
 def test_a_gzip_that_is_cut_off_is_refused(write, share):
     """Nothing that was read before the cut is used."""
     content = gzip.compress(os.urandom(3000).hex().encode())
-    assert "is cut off: its gzip stream ends in the middle. Get it again" in refusal(
-        write(content[: int(len(content) * share)], "t.csv.gz")
-    )
+    assert "is cut off: its gzip" in refusal(write(content[: int(len(content) * share)], "t.csv.gz"))
 
 
 def test_a_gzip_with_a_wrong_byte_is_refused(write):
@@ -128,7 +129,7 @@ def test_a_file_that_would_fill_the_memory_is_refused(write, content):
 )
 def test_a_wrong_file_is_called_by_its_name(write, content, what):
     """A download page saved as .csv is no table."""
-    assert f"is {what}, not a CSV or Parquet table" in refusal(write(content))
+    assert mentions(refusal(write(content)), what, "CSV or Parquet")
 
 
 def test_binary_rubbish_is_refused(write):
@@ -139,7 +140,7 @@ def test_binary_rubbish_is_refused(write):
 def test_latin_1_is_refused_with_its_line_and_the_command_that_mends_it(write):
     """A guess at the encoding would change names silently."""
     line = refusal(write("image,patient\na.png,1\nb.png,Müller\n".encode("latin-1")))
-    assert "line 3 is not UTF-8 (byte 0xfc)" in line
+    assert mentions(line, "line 3", "0xfc")
     assert "iconv -f LATIN1 -t UTF-8" in line
 
 
@@ -167,7 +168,7 @@ def test_a_field_of_10_megabytes_is_refused_with_its_line(write, quoted):
     """No label is that long; a column that is not read may hold what it likes."""
     field = b'"' + b"x" * 10_485_760 + b'"' if quoted else b"x" * 10_485_760
     file = open_table(write(b"a,b\n1,2\n3," + field + b"\n"))
-    with pytest.raises(SourceError, match=r"t\.csv line 3, column 'b', holds 10,485,760 bytes"):
+    with pytest.raises(SourceError, match=r"t\.csv line 3, .*'b', .*10,485,760"):
         file.read(["b"])
     assert file.read(["a"]).frame.height == 2
 
@@ -205,7 +206,7 @@ def test_parquet_that_is_cut_off_or_empty_is_refused(tmp_path, write):
 def test_parquet_with_a_column_that_is_no_text_is_refused(tmp_path, cell):
     """A label is no record, no list of lists and no bytes."""
     pl.DataFrame({"a": [cell]}).write_parquet(tmp_path / "t.parquet")
-    with pytest.raises(SourceError, match=r"t\.parquet, column 'a', is .*Give texts"):
+    with pytest.raises(SourceError, match=r"t\.parquet, .*'a', .*texts"):
         open_table(tmp_path / "t.parquet").read(["a"])
 
 

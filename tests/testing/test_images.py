@@ -14,6 +14,7 @@ from bpals.judges.function import judge
 from bpals.judges.stub import StubJudge
 from bpals.testing import check_image_judge, tiny_film
 from bpals.types import JudgeCard, Question, Reply
+from world.words import mentions
 
 CARD = JudgeCard(
     judge="sound", kind="image", version="1", trained_on_target="no", evidence="trained on nothing", licence="MIT"
@@ -274,7 +275,7 @@ def test_a_broken_judge_is_told_what_is_broken(words):
 
 def test_a_second_instance_must_be_the_same_judge():
     """The fingerprint is stable over calls and instances."""
-    with pytest.raises(ContractBroken, match="made a second time, the judge has another fingerprint"):
+    with pytest.raises(ContractBroken, match="another fingerprint"):
         check_image_judge(Sound(), again=with_card(settings={"seed": 2}))
     with pytest.raises(ContractBroken, match="fingerprint"):
         check_image_judge(NewCard())
@@ -289,9 +290,9 @@ def test_a_judge_of_any_finding_may_answer_about_whatever_has_a_name():
 def test_what_is_odd_but_allowed_is_a_remark():
     """A judge that says the same of every film, or nothing at all, is told so and not refused."""
     same = judge("same", findings=NIH.findings)(lambda _image, _finding: 0.5)
-    assert check_image_judge(same) == ("it says the same of every film: it may not look at them",)
+    assert [mentions(line, "same", "every film") for line in check_image_judge(same)] == [True]
     mute = judge("mute")(lambda _image, _finding: None)
-    assert check_image_judge(mute) == ("it answered no question about any film",)
+    assert [mentions(line, "answered no question") for line in check_image_judge(mute)] == [True]
 
 
 def test_films_and_a_vocabulary_of_your_own():

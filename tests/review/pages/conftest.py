@@ -3,8 +3,9 @@
 import contextlib
 import re
 
-import browsing
 import pytest
+
+from world import browsers
 
 
 @pytest.fixture(scope="module")
@@ -13,10 +14,10 @@ def chromium():
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright"
     )
-    if browsing.CHROMIUM is None:
+    if browsers.CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=browsing.CHROMIUM, args=browsing.ARGUMENTS)
+        started = driver.chromium.launch(executable_path=browsers.CHROMIUM, args=browsers.ARGUMENTS)
         yield started
         started.close()
 
@@ -28,7 +29,7 @@ def hall(tmp_path):
 
         def opened(contents, **more):
             folder = tmp_path / f"room{len(list(tmp_path.iterdir()))}"
-            return stack.enter_context(browsing.open_hall(folder, contents, **more))
+            return stack.enter_context(browsers.open_hall(folder, contents, **more))
 
         yield opened
 

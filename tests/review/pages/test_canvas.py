@@ -3,13 +3,12 @@
 import base64
 import json
 
-import browsing
-import madedicom
 import numpy as np
 import pytest
-from browsing import until
 
 from bpals.images.rendition import expose, shown
+from world import browsers, dicoms
+from world.browsers import until
 
 CANVAS = "document.querySelector('.pane.current cxr-canvas')"
 READY = f"{CANVAS}?.film && {CANVAS}.painted.width > 1"
@@ -47,24 +46,24 @@ FRAMES = f"""
 
 def twelve_bits(**size):
     """A film of 12 bits, as detectors make them."""
-    return browsing.chest(bits=12, **size)
+    return browsers.chest(bits=12, **size)
 
 
 SIGNED = (twelve_bits(width=300, height=220).astype(np.int16) - 2048).astype(np.int16)
 KINDS = {
-    "png-8": browsing.png(browsing.chest(width=300, height=220)),
-    "png-16": browsing.png(browsing.chest(width=300, height=220, bits=16)),
-    "dicom-12": madedicom.dicom(
+    "png-8": browsers.png(browsers.chest(width=300, height=220)),
+    "png-16": browsers.png(browsers.chest(width=300, height=220, bits=16)),
+    "dicom-12": dicoms.dicom(
         twelve_bits(width=300, height=220), BitsStored=12, HighBit=11, WindowCenter=2000, WindowWidth=1800
     ),
-    "dicom-monochrome1": madedicom.dicom(
+    "dicom-monochrome1": dicoms.dicom(
         twelve_bits(width=300, height=220), BitsStored=12, HighBit=11, PhotometricInterpretation="MONOCHROME1",
         WindowCenter=2100.5, WindowWidth=2001,
     ),
-    "dicom-signed-rescaled": madedicom.dicom(
+    "dicom-signed-rescaled": dicoms.dicom(
         SIGNED, RescaleSlope=2, RescaleIntercept=-100, WindowCenter=-300, WindowWidth=2200, PixelSpacing=[0.2, 0.1]
     ),
-    "dicom-no-window": madedicom.dicom(twelve_bits(width=300, height=220), BitsStored=12, HighBit=11),
+    "dicom-no-window": dicoms.dicom(twelve_bits(width=300, height=220), BitsStored=12, HighBit=11),
 }  # fmt: skip
 
 
@@ -136,8 +135,8 @@ def test_window_level_and_invert_change_the_pixels(hall, enter):
 )
 def test_u03_window_and_level_follow_the_hand(hall, enter, side, bits, frames):
     """U03: a frame under a drag takes less than 1/30 s on 1024² and on 2048² of 16 bits, and 7.5 MP stays usable."""
-    large = np.tile(browsing.chest(width=side // 4, height=side // 4, bits=bits), (4, 4))
-    room = hall({"one.png": browsing.png(large)})
+    large = np.tile(browsers.chest(width=side // 4, height=side // 4, bits=bits), (4, 4))
+    room = hall({"one.png": browsers.png(large)})
     window = enter(room, viewport={"width": 1600, "height": 1000})
     shown_in(window)
     fitted = window.evaluate(FRAMES)

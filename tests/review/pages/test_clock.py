@@ -1,7 +1,7 @@
 """U08: time on a case. The browser's own clock is moved; nothing of ours is replaced."""
 
-import browsing
-from browsing import until
+from world import browsers
+from world.browsers import until
 
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
 NOTHING = "!document.getElementById('nothing').hidden"
@@ -25,7 +25,7 @@ def pass_seconds(window, seconds, *, key=None, every=20):
 
 def test_u08_active_time_leaves_out_idle_hidden_and_asleep(hall, chromium):
     """U08: 30 s at work count; a minute after the last key, hidden or asleep nothing does; wall time does."""
-    room = hall(browsing.case_films(1), reveal=False)
+    room = hall(browsers.case_films(1), reveal=False)
     context = chromium.new_context(viewport={"width": 1280, "height": 860})
     window = context.new_page()
     window.clock.install()
@@ -60,7 +60,7 @@ def test_u08_active_time_leaves_out_idle_hidden_and_asleep(hall, chromium):
 
 def test_u08_both_times_are_stored_and_bounded_by_the_rooms_clock(hall, enter):
     """U08: what the browser counted is with every review, and no more than passed at the room."""
-    room = hall(browsing.case_films(1), reveal=False)
+    room = hall(browsers.case_films(1), reveal=False)
     window = enter(room)
     until(window, FILM)
     window.keyboard.press("m")

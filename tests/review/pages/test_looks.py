@@ -1,9 +1,10 @@
 """U02: axe on every page, light and dark and at 200 %; nothing wider than the window, right to left, without motion."""
 
-import browsing
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browsing import until
+
+from world import browsers
+from world.browsers import until
 
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
 SECOND = "document.getElementById('sheet').dataset.phase === 'second'"
@@ -41,21 +42,21 @@ PROGRESS = {
 @pytest.fixture(scope="module")
 def team(tmp_path_factory):
     """A room in which two readers disagree, with an adjudicator; opened once for all sights."""
-    films = {"now.png": browsing.png(browsing.chest()), "old-before": browsing.png(browsing.chest(seed=1))}
+    films = {"now.png": browsers.png(browsers.chest()), "old-before": browsers.png(browsers.chest(seed=1))}
     more = {"earlier": {"now.png": ["old-before"]}, "progress": lambda: PROGRESS}
     folder = tmp_path_factory.mktemp("team")
-    with browsing.open_hall(folder, films, readers_per_case=2, adjudication="adjudicator", **more) as room:
-        browsing.disagree(room, "now.png")
+    with browsers.open_hall(folder, films, readers_per_case=2, adjudication="adjudicator", **more) as room:
+        browsers.disagree(room, "now.png")
         yield room
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """A room in which each film has one reader and one before it; every reader takes three."""
-    cases = browsing.case_films(24, width=96, height=96)
-    films = cases | {"old-before": browsing.png(browsing.chest(seed=1))}
+    cases = browsers.case_films(24, width=96, height=96)
+    films = cases | {"old-before": browsers.png(browsers.chest(seed=1))}
     more = {"earlier": {name: ["old-before"] for name in cases}}
-    with browsing.open_hall(tmp_path_factory.mktemp("alone"), films, **more) as room:
+    with browsers.open_hall(tmp_path_factory.mktemp("alone"), films, **more) as room:
         yield room
 
 

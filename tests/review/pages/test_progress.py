@@ -2,9 +2,11 @@
 
 import copy
 
-import browsing
 import pytest
-from browsing import until
+
+from world import browsers
+from world.browsers import until
+from world.words import mentions
 
 READY = "document.querySelectorAll('#numbers section').length >= 4"
 OVERPRINTED = """() => {
@@ -55,7 +57,7 @@ def page(hall, enter):
 
     def opened(width=1280, **more):
         told = copy.deepcopy(TOLD) | more
-        room = hall(browsing.case_films(1), progress=lambda: told)
+        room = hall(browsers.case_films(1), progress=lambda: told)
         size = {"width": width, "height": 860}
         window = enter(room, "judge", "adjudicator", page="/progress", viewport=size)
         until(window, READY)
@@ -91,10 +93,10 @@ def test_what_rests_on_too_little_says_so_instead_of_a_figure(page):
     text = window.inner_text("#numbers")
     assert "too few reads yet (2)" in text
     assert "too few reads yet (20)" not in text
-    assert "It is told from 10 such films on, unless its interval is wider than 50 points." in text
+    assert mentions(text, "from 10 such", "50 points")
     assert "too few repeats (1)" in text
     assert "0.93" not in text
-    assert "Films of fewer than 10 patients are too few" in text
+    assert mentions(text, "fewer than 10 patients")
 
 
 def test_positive_and_negative_agreement_have_columns(page):
@@ -119,6 +121,6 @@ def test_without_a_rule_nothing_more_is_asked_for(page):
 def test_each_lesson_says_what_it_taught(page):
     """One lesson is no plural; it has its readings, findings, flags, hour and version."""
     text = page().inner_text("#numbers section:last-of-type")
-    assert "1 lesson so far, 1 reading waits for the next" in text
+    assert mentions(text, "1 lesson so far", "1 reading waits")
     for words in ("50", "700", "Pleural Thickening (112 trusts, 12 flags)", "of Mass most, 7", "0123456789ab", "2026"):
         assert words in text

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 
-import browsing
 import pytest
-from browsing import until
 
 import shape
+from world import browsers
+from world.browsers import until
 
 BLIND = "document.getElementById('sheet').dataset.phase === 'blind' && !document.getElementById('written').hidden"
 SECOND = "document.getElementById('sheet').dataset.phase === 'second'"
@@ -71,5 +71,5 @@ def test_twenty_cases_are_read_after_readmes_own_commands(opened, chromium):
 
 def test_the_stand_ins_of_this_test_are_real():
     """Chromium is there, and the Makefile has the target that README names."""
-    assert browsing.CHROMIUM is not None
+    assert browsers.CHROMIUM is not None
     assert re.search(r"^room: ", (shape.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)

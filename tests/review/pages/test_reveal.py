@@ -1,6 +1,6 @@
 """What is said of a label after the lock: words that its whole interval allows."""
 
-import browsing
+from world import browsers
 
 WORDS = "pairs => import('/static/reveal.js').then(({ trustWords }) => pairs.map(trustWords))"
 SAID = {
@@ -16,6 +16,6 @@ SAID = {
 
 def test_trust_is_worded_by_the_ends_of_its_interval(hall, enter):
     """A trust of 95 % that may be 10 % is not called right; without an interval the trust itself is worded."""
-    window = enter(hall(browsing.case_films(1)))
+    window = enter(hall(browsers.case_films(1)))
     pairs = [{"trust": trust, "trust_low": low, "trust_high": high} for trust, low, high in SAID]
     assert window.evaluate(WORDS, pairs) == list(SAID.values())

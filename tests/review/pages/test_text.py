@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-import browsing
-import madedicom
 import pytest
-from browsing import until
 
 import bpals.room
 from bpals.room.desk.study import Study
+from world import browsers, dicoms
+from world.browsers import until
 
 FILM = "document.querySelector('.pane.current cxr-canvas')?.film"
 SECOND = "document.getElementById('sheet').dataset.phase === 'second'"
@@ -23,9 +22,9 @@ FETCHED = "performance.getEntriesByType('resource').filter(each => each.name.inc
 @pytest.fixture
 def hostile(hall):
     """A room in which every text that may come from outside is an attack; the DICOM's tags too."""
-    films = browsing.Films(says={"Effusion": ATTACK}, reason=f"code: {ATTACK}", judge=ATTACK, findings=FINDINGS)
+    films = browsers.Films(says={"Effusion": ATTACK}, reason=f"code: {ATTACK}", judge=ATTACK, findings=FINDINGS)
     tags = {"PatientName": "<script>alert(4)</script>", "StudyDescription": "<img src=x onerror=alert(5)>"}
-    film = madedicom.dicom(browsing.chest(bits=12), BitsStored=12, HighBit=11, **tags)
+    film = dicoms.dicom(browsers.chest(bits=12), BitsStored=12, HighBit=11, **tags)
     progress = {
         "errors": [{"finding": ATTACK, "claims": 1, "settled": 1, "confirmed": 1}],
         "pace": [{"reader": ATTACK, "readings": 1, "hours": 1.0, "per_hour": 1.0, "median_s": 1.0}],
@@ -75,7 +74,7 @@ def test_s03_scripts_in_labels_notes_and_names_are_text_on_every_page(hostile, e
 def test_s03_a_note_is_text_on_the_adjudication_page(hostile, enter):
     """S03: what one reader writes another sees as text."""
     room = hostile(readers_per_case=2, adjudication="adjudicator")
-    browsing.disagree(room, f"{ATTACK}.dcm", note=ATTACK)
+    browsers.disagree(room, f"{ATTACK}.dcm", note=ATTACK)
     window = enter(room, "judge", "adjudicator", page="/adjudicate")
     until(window, FILM)
     shown(window, ".opinions")
@@ -83,8 +82,8 @@ def test_s03_a_note_is_text_on_the_adjudication_page(hostile, enter):
 
 def test_s20_a_blind_page_holds_nothing_of_label_signal_or_name(hall, enter):
     """S20: the DOM, storage, addresses, headers and bodies of a blind session do not contain any of it."""
-    films = browsing.Films(says={"Effusion": CANARY}, reason=CANARY, judge=CANARY)
-    room = hall(browsing.case_films(3), films=films)
+    films = browsers.Films(says={"Effusion": CANARY}, reason=CANARY, judge=CANARY)
+    room = hall(browsers.case_films(3), films=films)
     window = enter(room)
     until(window, FETCHED)
     window.goto("about:blank")
@@ -100,7 +99,7 @@ def test_s20_a_blind_page_holds_nothing_of_label_signal_or_name(hall, enter):
         for reply in heard
         if reply.status == 200
     ]
-    hidden = (CANARY, "00000000_000", "00000001_000", "likely_mislabelled", "0.0625", browsing.SIGNAL)
+    hidden = (CANARY, "00000000_000", "00000001_000", "likely_mislabelled", "0.0625", browsers.SIGNAL)
     data = [text for text in sent if "/static/" not in text.split("{")[0]]
     assert len(data) > 5
     assert [word for word in hidden if word in dom] == []

@@ -21,7 +21,7 @@ def main() -> None:
     films = name_films(home, source, mapping)
     box = open_lightbox(home, films, images, Preparation(), require_all=False)
     cache = FeatureCache(Path(folder), backbone.name, backbone.sha256, backbone.width, block=4)
-    # What watches is told after each film that takes longer than it waits between two looks.
+    # What watches is told after each film that takes longer than it waits between two looks; it slows the films down.
     probing = Probing(
         home=home,
         films=films,

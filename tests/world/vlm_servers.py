@@ -11,11 +11,12 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from world.waiting import wait_until
 
 STARTS_S = 240
 ENDS_S = 20
@@ -111,12 +112,14 @@ def _free_port() -> int:
 
 
 def _wait_for(process: subprocess.Popen[bytes], url: str, name: str, log: Path) -> None:
-    ends_s = time.monotonic() + STARTS_S
-    while process.poll() is None and time.monotonic() < ends_s:
+    def answers() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"{name} did not start: {log.read_text(encoding='utf-8')[-3000:]}")
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):  # noqa: S310
-            return
-        time.sleep(0.5)
-    raise RuntimeError(f"{name} did not start: {log.read_text(encoding='utf-8')[-3000:]}")
+            return True
+        return False
+
+    wait_until(answers, STARTS_S, every=0.5)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

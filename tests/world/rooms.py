@@ -7,12 +7,10 @@ import json
 import logging
 import socket
 import threading
-import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import atthedesk
 import numpy as np
 import psycopg
 from fastapi import FastAPI
@@ -28,6 +26,8 @@ from bpals.room.web.app import create_app
 from bpals.room.web.server import Binding, make_server
 from bpals.store.ledger import Ledger
 from bpals.types import Refusal
+from world import desks
+from world.waiting import wait_until
 
 ORIGIN = "http://127.0.0.1:8765"
 PASSWORD = "four plain words together"  # noqa: S105 -- of a test
@@ -90,7 +90,7 @@ class Shelf:
                 reasons=(f"{LABEL}: a reason",),
                 judges=said,
             )
-            for finding in atthedesk.FINDINGS
+            for finding in desks.FINDINGS
         )
         return Revealed(version=self.version, pairs=pairs)
 
@@ -185,11 +185,11 @@ def open_room(address, *, films=6, origin=ORIGIN, settings=None, oidc=None, prog
     ledger = Ledger.open(address)
     try:
         shelf = Shelf()
-        cases = atthedesk.films(films)
+        cases = desks.films(films)
         for seed, image_id in enumerate(cases["image_id"]):
             shelf.contents[image_id] = film_png(seed)
             shelf.contents[f"{image_id}-before"] = film_png(seed + 1000)
-        setup = atthedesk.make_study(**({"reveal": True, "readers_per_case": 2, "keys": KEYS} | study))
+        setup = desks.make_study(**({"reveal": True, "readers_per_case": 2, "keys": KEYS} | study))
         desk = Desk.open(ledger, setup)
         if desk.counts().cases == 0:
             desk.draw(cases, VERSION)
@@ -239,10 +239,7 @@ def serving(app, port, *, head_s=10.0, **binding):
     server = make_server(app, Binding(port=port, **binding), head_s=head_s)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    ends = time.monotonic() + 30
-    while not server.started and time.monotonic() < ends:
-        time.sleep(0.01)
-    assert server.started
+    wait_until(lambda: server.started, 30)
     try:
         yield server
     finally:

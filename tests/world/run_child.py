@@ -7,13 +7,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import runs
-
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
 from bpals.judges.run import Plan, run
 from bpals.store.ledger import Ledger
 from bpals.types import Question
+from world import runs
 
 FINDINGS = tuple(f"Finding {number}" for number in range(14))
 QUESTIONS = tuple(
@@ -31,7 +30,7 @@ class Held(Ledger):
 
     def write(self, *_):
         """Wait for the end."""
-        time.sleep(3600)
+        time.sleep(3600)  # it is killed before
 
 
 def go(path, url, count, *, ledger_kind="Ledger", told=None, pace=None):

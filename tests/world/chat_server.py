@@ -231,7 +231,7 @@ class FaultyServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # what was aborted is closed in the loop's next turns, without a word
 
     async def _connection(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         """Serve one connection, request after request."""
@@ -270,7 +270,7 @@ def answer(change: Callable[[dict], object] = lambda _: None, *, after_s: float 
     """Answer properly, after a while; `change` may spoil the completion first."""
 
     async def fault(call: Call) -> None:
-        await asyncio.sleep(after_s + call.server.latency_s)
+        await asyncio.sleep(after_s + call.server.latency_s)  # a slow server is what is simulated, here and below
         if call.line.startswith("GET"):
             models = {"object": "list", "data": [{"id": call.server.model, "object": "model"}]}
             await call.send(json.dumps(models).encode())

@@ -2,7 +2,6 @@
 
 import numpy as np
 import polars as pl
-from twofolds import EXAMPLES, MAPPING, SOURCE
 
 import bpals
 from bpals.findings import Group
@@ -11,6 +10,7 @@ from bpals.score.pairwise import Side, join
 from bpals.store.workspace import Workspace
 from bpals.tasks.audit import load_source
 from bpals.testing import skilled
+from world.datasets import EXAMPLES, MAPPING, SOURCE
 
 CARD = """
 model = "Sharp-1"

@@ -1,16 +1,46 @@
-"""A signal over made-up films, as a table and as a workspace: something to draw a reading list from."""
+"""Workspaces that know their films, claims or signal, without the minute of an audit; and a ledger beside them."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from bpals.store.workspace import Workspace
+import shape
+from bpals.room.desk.desk import Desk
+from bpals.store.ledger import Ledger
+from bpals.store.workspace import LEDGER, Workspace
+from bpals.tasks.audit import load_source
 from bpals.types import SAYS
+from world import desks
 
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
+
+
+def seal(folder, dataset):
+    """Seal the films and claims of a dataset in a folder."""
+    with Workspace(folder).writing() as staging:
+        staging.write_table("claims.parquet", dataset.claims)
+        staging.write_table("images.parquet", dataset.images)
+        staging.seal({"source": {"name": dataset.name}})
+    return folder
+
+
+def seal_small(folder):
+    """Seal the 600 example films with three findings."""
+    examples = shape.ROOT / "examples"
+    return seal(folder, load_source(f"table:{examples}/films.csv", f"{examples}/films.toml"))
+
+
+def ledger_bytes():
+    """Give the file of a ledger in which a study has begun, and nobody has read."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / LEDGER
+        with Ledger.open(path) as ledger, ledger.lock("test"):
+            Desk.open(ledger, desks.make_study(name="that must never be lost"))
+        return path.read_bytes()
 
 
 def signal_of(
@@ -43,7 +73,7 @@ def signal_of(
     ), images
 
 
-def write(folder: Path) -> Path:
+def write_signal(folder: Path) -> Path:
     """Seal such a signal as a workspace."""
     signal, images = signal_of(films=200, findings=FINDINGS)
     home = Workspace(folder)

@@ -1,8 +1,12 @@
-"""A small dataset for tests of whole runs: the first films of examples/, drawn, and the way to ask about them."""
+"""Datasets made of the films of examples: a few of them, drawn, for a judge; and all, with patients of two folds only.
+
+With two folds an audit fits its judge twice and not five times.
+"""
 
 from __future__ import annotations
 
 import io
+import itertools
 import runpy
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +17,13 @@ from PIL import Image
 
 from bpals.judges.endpoint import Endpoint
 from bpals.judges.pace import Pace
+from bpals.judges.record import RecordJudge, fold_of
 from bpals.tasks.judge import Order, run_judge
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILMS = Path(__file__).with_name("two_folds") / "films.csv"
+"""What `of_two_folds` makes of the films of the examples; tests/test_twofolds.py keeps it so."""
+SOURCE, MAPPING = f"table:{FILMS}", str(EXAMPLES / "films.toml")
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 QUICK = Pace(first_wait_s=0.002, longest_wait_s=0.02, drain_s=5, tries=2, patience_s=0.5)
 """A pace for tests: the same rules with short waits."""
@@ -72,3 +80,14 @@ def ask(judge, small, home, server=None, *, said=None, **more):
     """Ask a judge about the small dataset, and keep what is said."""
     say = (lambda _: None) if said is None else said.append
     return run_judge(judge, images=small.images, workspace=home, order=order(small, server, **more), say=say)
+
+
+def of_two_folds(films: pl.DataFrame) -> pl.DataFrame:
+    """Lengthen the names of patients until they fall into the first two folds."""
+    names = {name: _lengthened(name) for name in films["patient"].unique()}
+    return films.with_columns(pl.col("patient").replace_strict(names))
+
+
+def _lengthened(patient: str) -> str:
+    names = (f"{patient}{'+' * more}" for more in itertools.count())
+    return next(name for name in names if fold_of(np.array([name]), RecordJudge().folds)[0] < 2)

@@ -1,0 +1,1 @@
+"""What the tests share: datasets, servers, ledgers, rooms, and processes that can be killed."""

@@ -10,7 +10,7 @@ import pytest
 import shape
 from bpals.cli.main import obey
 from bpals.errors import MissingExtra, UnknownName, UsageError, install_line
-from bpals.registry import JUDGES, Spec, find, known, option, options_of, parse_spec
+from bpals.registry import EXPORTS, JUDGES, SIGNALS, SOURCES, Spec, find, known, option, options_of, parse_spec
 
 
 def add_package(folder, name, **judges):
@@ -112,7 +112,7 @@ def test_the_kinds_of_the_core_can_be_loaded(kind):
     assert JUDGES.load(kind).summary
 
 
-@pytest.mark.parametrize("registry", [JUDGES], ids=lambda registry: registry.group)
+@pytest.mark.parametrize("registry", [JUDGES, SOURCES, SIGNALS, EXPORTS], ids=lambda registry: registry.group)
 def test_every_entry_point_of_ours_can_be_loaded_under_its_name(registry):
     """Whether or not its extra is installed; and each says what it is."""
     ours = [name for name in registry.names() if registry.packages(name) == ["bpals"]]

@@ -21,13 +21,14 @@ from rich.table import Table
 from bpals.cli.score import sheet
 from bpals.cli.terminal import bar, given_files
 from bpals.errors import MissingExtra, UsageError
+from bpals.registry import EXPORTS
 from bpals.reviews.verdicts import write_sheet
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
 from bpals.store.workspace import DEMO
 from bpals.tasks.demo import make_demo
 from bpals.tasks.reading_list import ReadingList, reading_list
-from bpals.tasks.review_files import FORMATS, as_json, export_reviews, import_reviews
+from bpals.tasks.review_files import as_json, export_reviews, import_reviews
 from bpals.tasks.study_progress import study_progress
 from bpals.text import several
 from bpals.types import Notice
@@ -223,6 +224,7 @@ def _password(name: str) -> str:
 
 
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
+FORMATS = EXPORTS.names()
 FORMAT = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.registry import ExportKind
 from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, table_of
 from bpals.text import several
 from bpals.types import Notice
@@ -82,3 +83,14 @@ def read(content: bytes, name: str) -> Found:
         raise TruthError(f"{name}: an annotation names no image, category or bbox. Export it again") from None
     table = table_of([row | {"box": as_boxes(boxes[whose])} for whose, row in rows.items()], name)
     return Found(table=table)
+
+
+EXPORT = ExportKind(
+    name="coco",
+    summary="boxes in pixels, as COCO has them",
+    write=write,
+    read=read,
+    content="json",
+    is_ours=is_ours,
+    needs="sizes",
+)

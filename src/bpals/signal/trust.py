@@ -12,6 +12,7 @@ import polars as pl
 from bpals.errors import UsageError
 from bpals.findings import Group
 from bpals.numeric import patients, reports_of_films
+from bpals.registry import SignalKind
 from bpals.signal import calibrate
 from bpals.signal.blocks import in_blocks
 from bpals.signal.combine import Combined, combine
@@ -36,7 +37,7 @@ from bpals.signal.lessons import (
 )
 from bpals.signal.omissions import omissions
 from bpals.signal.pairs import Matrix, Pairs, lay_out, logit, sigmoid, with_groups
-from bpals.signal.rows import Part, write
+from bpals.signal.rows import JUDGES_METHOD, METHOD, Part, write
 from bpals.signal.truths import Truths
 from bpals.signal.voices import Panel
 from bpals.text import several
@@ -276,3 +277,11 @@ def _refuse_too_few(truths: Truths, reference: Reference) -> None:
             f"--calibrate {reference.kind}: of its patients {here} in this dataset, and cross-fitting "
             f"by patient needs {FEWEST_PATIENTS}. Give more expert labels, or audit without --calibrate"
         )
+
+
+SIGNAL = SignalKind(
+    name=JUDGES_METHOD,
+    summary=f"the metadata judge corrected by the image judges; where no image judge answers it writes {METHOD}",
+    estimate=estimate,
+    page="method.md",
+)

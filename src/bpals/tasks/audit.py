@@ -17,9 +17,10 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from bpals.judges.record import RecordJudge, read_record
+from bpals.registry import SIGNALS
 from bpals.report.page import Page, render
 from bpals.reviews.verdicts import Files, as_typed
-from bpals.signal.trust import Signal, estimate
+from bpals.signal.trust import Signal
 from bpals.store.workspace import Staging, Workspace
 from bpals.tasks import run_record
 from bpals.tasks.datasets import DEFAULT_SOURCE, load_source
@@ -44,6 +45,9 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "refit_split": ("all", "every expert label of the sample"),
 }
 """What an audit does when it is not told: the value, and why."""
+
+METHOD = "judges-2"
+"""The signal that an audit computes; its entry point has this name."""
 
 RECORD_ANSWERS = "judgments/record.parquet"
 GROUP_ANSWERS = "group-judgments.parquet"
@@ -226,7 +230,7 @@ def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, 
         evidence = read_record(dataset.images, dataset.claims, dataset.vocabulary).evidence
     progress("weighing claims and answers", 0.75)
     with threadpool_limits(1):
-        signal = estimate(
+        signal: Signal = SIGNALS.load(METHOD).estimate(
             dataset,
             answers.claims,
             experts.reference,

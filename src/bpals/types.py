@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
 
@@ -396,3 +396,99 @@ class Judgment:
     logit_absent: float | None = None
     mass: float | None = None
     why: str | None = None
+
+
+R = TypeVar("R")
+ReadReply = Callable[[Mapping[str, Any]], R]
+"""Turns the JSON object of a server's reply into what the judge wants; raises BadReply if it cannot."""
+
+
+class BadReply(Exception):
+    """A server answered 200 and the body is not what it promised: the runner sends the request again."""
+
+
+class RequestRefused(Exception):
+    """A server refused one request for good (400, 413, 422), which says nothing about the next image."""
+
+    def __init__(self, status: int, message: str) -> None:
+        """Keep the status and the server's own words."""
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class Client(Protocol):
+    """Sends a judge's requests about one image to one server; limits, retries and deadlines are behind it."""
+
+    image_sent: bool
+    """Set by the judge once the server has this image, so that the judge need not send it again."""
+
+    async def post(self, body: bytes, read: ReadReply[R]) -> R:
+        """Send one request and return what `read` makes of the reply.
+
+        The runner retries transient faults and BadReply. RequestRefused is raised: no retry cures it.
+        """
+        ...
+
+
+class BaseJudge(Protocol):
+    """What every judge that sees images can say of itself; it keeps no state between images and sees no label."""
+
+    @property
+    def card(self) -> JudgeCard:
+        """Describe this judge."""
+        ...
+
+    def questions(self, vocabulary: Vocabulary) -> tuple[Question, ...]:
+        """List the questions about every image, in order."""
+        ...
+
+
+@runtime_checkable
+class ImageJudge(BaseJudge, Protocol):
+    """A judge that answers in this process."""
+
+    def ask(self, film: Film | None, questions: Sequence[Question]) -> Sequence[Reply]:
+        """Answer the questions about one image, one reply each, in order; None is the no-image control."""
+        ...
+
+
+@runtime_checkable
+class ChatJudge(BaseJudge, Protocol):
+    """A judge behind an endpoint: it writes requests and reads replies, and the runner sends them."""
+
+    @property
+    def at_once(self) -> int:
+        """How many questions travel in one request; 1 lets a server reuse the image for each."""
+        ...
+
+    async def ask_line(self, film: Film | None, questions: Sequence[Question], line: Client) -> Sequence[Reply]:
+        """Answer up to `at_once` questions about one image through the client, one reply each, in order."""
+        ...
+
+
+@runtime_checkable
+class RecordJudge(Protocol):
+    """A judge that reads the dataset's own table and not the images."""
+
+    def read(self, images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabulary) -> pl.DataFrame:
+        """Answer for every label as JUDGMENTS, in the order of the labels, without using the label itself."""
+        ...
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A kind of dataset, such as a SourceKind."""
+
+    def load(self, target: str, /) -> Dataset:
+        """Read every image and every label; options of its own come by name."""
+        ...
+
+
+@runtime_checkable
+class Signal(Protocol):
+    """A way from labels and answers to trust, such as a SignalKind."""
+
+    def estimate(self, dataset: Dataset, judgments: pl.DataFrame, reference: Reference | None = None, /) -> Any:
+        """Give what `table` holds as SIGNAL, one row per label; what else an audit knows comes by name."""
+        ...

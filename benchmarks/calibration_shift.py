@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
+from bpals.numeric import logit, sigmoid
 from bpals.reviews import verdicts
-from bpals.signal.learn import Reviewed
-from bpals.signal.pairs import logit, sigmoid
-from bpals.signal.refit import shifts
+from bpals.signal.hierarchical import Reviewed, shifts
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge import run_judge
 from section import Section

@@ -18,12 +18,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bpals.signal.certificate import Certificate
-from bpals.signal.drawn import Drawn
-from bpals.signal.misses import control_misses
-from bpals.signal.precision import bound_errors, certify_precision, certify_trusted
-from bpals.signal.ridge import newton
-from bpals.signal.selection import control_discoveries
+from bpals.numeric import newton
+from bpals.signal.certificates import (
+    Certificate,
+    Drawn,
+    bound_errors,
+    certify_precision,
+    certify_trusted,
+    control_discoveries,
+    control_misses,
+)
 
 Floats = npt.NDArray[np.float64]
 

@@ -23,7 +23,7 @@ import polars as pl
 from sqlalchemy import func, insert, select
 
 from bpals.findings import NIH
-from bpals.judges.fold import fold
+from bpals.judges.runner.messages import to_judgments
 from bpals.store.ledger import AskedFilm, Ledger
 from bpals.store.ledger.relay import for_a_run, serving
 from bpals.store.ledger.schema import FILM, REVIEW
@@ -49,7 +49,7 @@ def run_judge(path: Path, seconds: float) -> None:
         usage=Usage(prompt=300, cached=280, output=1),
     )
     replies = [said] * len(QUESTIONS)
-    judgments = fold(QUESTIONS, replies)
+    judgments = to_judgments(QUESTIONS, replies)
     with for_a_run(path) as ledger:
         judge = ledger.enrol(JudgeCard(judge="stub", kind="image", version="1"), QUESTIONS, "nih")
         run = ledger.begin(judge, {}, {})

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from bpals.findings import NIH
-from bpals.judges.fold import fold
+from bpals.judges.runner.messages import to_judgments
 from bpals.store.ledger import AskedFilm, Ledger
 from bpals.store.ledger.transfer import FILMS_AT_ONCE
 from bpals.store.shards import Shard
@@ -51,7 +51,7 @@ def film(image_id: str) -> AskedFilm:
         Reply(outcome="answered", logit=logit, mass=0.98, method="top_k", text="Yes", top=top, usage=usage)
         for _ in QUESTIONS
     ]
-    return AskedFilm(image_id=image_id, sha256=image_id, replies=replies, judgments=fold(QUESTIONS, replies))
+    return AskedFilm(image_id=image_id, sha256=image_id, replies=replies, judgments=to_judgments(QUESTIONS, replies))
 
 
 def write_shards(folder: Path, count: int) -> list[Path]:

@@ -16,12 +16,11 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from bpals.judges.record import RecordJudge, fold_of
-from bpals.numeric import patients
+from bpals.numeric import Matrix, patients
 from bpals.score.skill import Scores, Yardstick
-from bpals.signal.devices import read_devices
-from bpals.signal.pairs import Matrix
+from bpals.signal.layout import Ints, Panel, hear
+from bpals.signal.reasons import read_devices
 from bpals.signal.trust import estimate
-from bpals.signal.voices import Ints, Panel, hear
 from bpals.sources import nih
 from bpals.types import Dataset
 from peak import peak_mb

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bpals.signal.pairs import sigmoid
+from bpals.numeric import sigmoid
 from bpals.sources import nih
 from bpals.types import KIND, OUTCOME, Dataset, judgments_schema
 from part import films_of, write_csv

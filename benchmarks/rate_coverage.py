@@ -23,10 +23,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bpals.signal.chances import binomial, clopper_pearson
-from bpals.signal.coverage import Strata, interval
-from bpals.signal.monitoring import watch
-from bpals.signal.readerskill import Corrected, corrected, together
+from bpals.signal.bounds import Strata, binomial, clopper_pearson, interval
+from bpals.signal.rates import Corrected, corrected, together, watch
 from bpals.signal.strata import STRATA, SUSPECT_SHARE, allocate, draw, stratify
 
 Floats = NDArray[np.float64]

@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bpals.judges.pace import Pace
-from bpals.judges.rayengine import RayEngine, RaySession
+from bpals.judges.runner.ray_executor import RayExecutor, RaySession
+from bpals.judges.runner.retry import RunPolicy
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge import Order, run_judge
 from section import Section
@@ -81,12 +81,12 @@ class Films:
     count: int
     spec: str
 
-    def ask(self, home: Path, engine: RayEngine | None) -> tuple[float, bytes]:
+    def ask(self, home: Path, engine: RayExecutor | None) -> tuple[float, bytes]:
         """Ask the judge about all of them in a new workspace; give the seconds and what was sealed."""
         order = Order(
             source=f"table:{self.folder / 'films.csv'}",
             mapping=str(self.folder / "films.toml"),
-            pace=Pace(commit_every_s=0.02),
+            pace=RunPolicy(commit_every_s=0.02),
             engine=engine,
             workers=1,
         )
@@ -133,10 +133,10 @@ def measure(films: Films, folder: Path, few: int, rounds: int) -> Found:
     found, sealed = Found(), set()
     small = Films(folder=folder / "few", count=few, spec=films.spec)
     began = time.monotonic()
-    with RaySession(RayEngine(workers=2)):
+    with RaySession(RayExecutor(workers=2)):
         found.ray_start_s = time.monotonic() - began
         for _, (name, workers) in itertools.product(range(rounds), WAYS.items()):
-            engine = RayEngine(workers=workers) if workers else None
+            engine = RayExecutor(workers=workers) if workers else None
             start_s, _ = small.ask(folder / f"{name}-few", engine)
             all_s, table = films.ask(folder / name, engine)
             sealed.add(table)

@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 
 import bpals
 from bpals.findings import NIH
+from bpals.numeric import logit, newton
 from bpals.report.charts import element
 from bpals.reviews import verdicts
 from bpals.score.intervals import Resampling
 from bpals.score.opinions import Audited, about
 from bpals.score.replay import OURS, SPENDING, Row, curves, holds, learning, replay, rivals, with_reads, yardsticks
-from bpals.signal.pairs import logit
-from bpals.signal.ridge import newton
 from bpals.signal.value import Worth, values
 from bpals.store.workspace import Workspace
 from bpals.testing.fakes import made_up_reads

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from bpals.findings import Vocabulary
-from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.pace import Pace
-from bpals.judges.run import Plan, run
+from bpals.judges.runner.messages import Plan
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.runner import run
+from bpals.judges.runner.transport import Endpoint
 from bpals.store.ledger import Ledger
 from bpals.types import Film, Question
 
@@ -63,7 +64,7 @@ def ask_bpals(url: str, count: int, *, by_uuid: bool) -> int:
                 questions=questions,
                 todo=count,
                 endpoints=(Endpoint(url=url),),
-                pace=Pace(in_flight=IN_FLIGHT),
+                pace=RunPolicy(in_flight=IN_FLIGHT),
             )
             tally = run(judge, films(count), ledger, plan)
             if ledger.counts(plan.judge_id)["replies"]["answered"] != tally.attempts:

@@ -15,11 +15,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.pace import Pace
-from bpals.judges.run import Plan, run
-from bpals.judges.snapshot import Snapshot
+from bpals.judges.runner.messages import Plan
+from bpals.judges.runner.progress import Snapshot
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.runner import run
+from bpals.judges.runner.transport import Endpoint
 from bpals.store.ledger import Ledger
 from runner_clients import VOCABULARY, films
 from runner_throughput import stub
@@ -55,7 +56,7 @@ def main() -> int:
                 questions=questions,
                 todo=count,
                 endpoints=(Endpoint(url=f"{address}/v1"),),
-                pace=Pace(),
+                pace=RunPolicy(),
             )
             run(judge, films(count), ledger, plan, watch=look)
     at_a_tenth = next(megabytes for done, megabytes in seen if done >= count / 10)

@@ -33,8 +33,8 @@ def names(count: int) -> Iterator[str]:
 
 def fill(path: Path, count: int) -> None:
     """Write what a judge said about every film but the last hundred, with the ledger's own code."""
-    from bpals.judges.fold import fold  # noqa: PLC0415
     from bpals.judges.openai import OpenAIJudge  # noqa: PLC0415
+    from bpals.judges.runner.messages import to_judgments  # noqa: PLC0415
     from bpals.store.ledger import AskedFilm, Ledger  # noqa: PLC0415
     from bpals.types import Reply, Usage  # noqa: PLC0415
     from runner_clients import VOCABULARY  # noqa: PLC0415
@@ -47,7 +47,7 @@ def fill(path: Path, count: int) -> None:
         outcome="answered", logit=-1.6, mass=0.98, method="top_k", text="No", top=top, usage=usage, latency_s=0.1
     )
     replies = [said] * len(questions)
-    judgments = fold(questions, replies)
+    judgments = to_judgments(questions, replies)
     with Ledger.open(path) as ledger, ledger.lock("the benchmark"):
         judge_id = ledger.enrol(judge.card, questions, "noise")
         run_id = ledger.begin(judge_id, {}, {})

@@ -22,9 +22,9 @@ import polars as pl
 
 from bpals.findings import Vocabulary
 from bpals.metrics import Curve
-from bpals.signal.devices import read_devices
+from bpals.signal.layout import Panel, hear
+from bpals.signal.reasons import read_devices
 from bpals.signal.trust import estimate
-from bpals.signal.voices import Panel, hear
 from bpals.types import IMAGES, KIND, OUTCOME, REVIEWS, SAYS, SKILL, Dataset, Reviews, claims_schema, judgments_schema
 
 Floats = npt.NDArray[np.float64]

@@ -36,8 +36,8 @@ LONGEST = (
     "test_audit.py", "test_ray.py", "test_byo_vlm.py", "test_audit_calibrated.py", "test_judge_llamacpp.py",
     "test_docs.py", "review/pages/test_readme.py", "review/pages/test_connection.py", "review/pages/test_looks.py",
     "test_kills.py", "review/pages/test_reading.py", "signal/test_stacker_safety.py", "review/pages/test_past.py",
-    "judges/test_llamacpp.py", "test_audit_tables.py", "judges/test_checkpoint.py", "signal/test_combine.py",
-    "test_readers_beside_a_judge.py", "cli/test_judge.py", "judges/test_run_kills.py", "cli/test_audit.py",
+    "judges/test_llamacpp.py", "test_audit_tables.py", "judges/test_checkpoint.py", "signal/test_pool.py",
+    "test_readers_beside_a_judge.py", "cli/test_judge.py", "judges/test_runner_kills.py", "cli/test_audit.py",
     "cli/test_reviewserve.py", "test_relearning.py", "judges/test_record.py", "judges/test_hf.py", "test_probing.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""

@@ -10,9 +10,9 @@ import pytest
 
 from bpals.errors import JudgeError, Stopped
 from bpals.images.collection import Shelf
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.engine import Here
 from bpals.judges.openai import OpenAIJudge
+from bpals.judges.runner.executor import LocalExecutor
+from bpals.judges.runner.transport import Endpoint
 from bpals.judges.stub import StubJudge
 from bpals.store.ledger import Ledger
 from bpals.tasks.image_access import Block
@@ -23,6 +23,8 @@ from world.chat_server import FaultyServer, answer, status
 from world.datasets import QUICK, ask
 
 FILMS = 24
+BLOCKS = LocalExecutor(in_blocks=True)
+"""Images travel in blocks, as to a cluster, to a worker in this process."""
 JUDGE = OpenAIJudge(model="stub-vlm")
 
 
@@ -48,11 +50,11 @@ def sealed(home, name="stub"):
 def test_the_same_answers_as_without_an_engine(small, tmp_path):
     """One judge, asked here and in a worker: the same bytes, and a tally of the same films."""
     plain = ask("stub:5", small, tmp_path / "plain")
-    away = ask("stub:5", small, tmp_path / "away", engine=Here())
+    away = ask("stub:5", small, tmp_path / "away", engine=BLOCKS)
     assert sealed(tmp_path / "away") == sealed(tmp_path / "plain")
     assert (away.state, away.films, away.counts) == (plain.state, plain.films, plain.counts)
     assert (away.tally.films_done, away.tally.replies) == (plain.tally.films_done, plain.tally.replies)
-    again = ask("stub:5", small, tmp_path / "away", engine=Here())
+    again = ask("stub:5", small, tmp_path / "away", engine=BLOCKS)
     assert again.tally is None
 
 
@@ -68,7 +70,7 @@ def test_a_judge_behind_two_endpoints_is_asked_with_retries_and_limits(small, tm
         first.otherwise = flaky
         ends = tuple(Endpoint(url=server.url, deadline_s=5) for server in (first, second))
         pace = replace(QUICK, tries=6, patience_s=30)
-        done = ask(JUDGE, small, tmp_path / "away", engine=Here(), endpoints=ends, pace=pace)
+        done = ask(JUDGE, small, tmp_path / "away", engine=BLOCKS, endpoints=ends, pace=pace)
         assert second.seen.requests > 0
     assert done.state == "done"
     assert sealed(tmp_path / "away", "stub-vlm") == sealed(tmp_path / "plain", "stub-vlm")
@@ -83,7 +85,7 @@ def test_films_that_cannot_be_shown_or_have_changed_are_counted_the_same_way(own
     (own.images / names[0]).write_bytes(b"no picture")
     shutil.copy(own.images / names[1], own.images / names[2])
     runs = {}
-    for engine in (None, Here()):
+    for engine in (None, BLOCKS):
         home, said = tmp_path / str(engine is None), []
         ask(
             "stub:5", own, home, engine=engine, limit_images=len(names), said=said, pace=replace(QUICK, failure_share=1)
@@ -100,12 +102,12 @@ def test_a_changed_film_is_not_judged_again(own, tmp_path):
     whole = (own.images / name).read_bytes()
     (own.images / name).write_bytes(b"no picture")
     pace = replace(QUICK, failure_share=1)
-    ask("stub:5", own, tmp_path / "home", engine=Here(), pace=pace)
+    ask("stub:5", own, tmp_path / "home", engine=BLOCKS, pace=pace)
     (own.images / name).write_bytes(whole)
     with Ledger.open(tmp_path / "home" / "ledger.sqlite") as ledger:
         ledger.change(lambda connection: connection.exec_driver_sql(
             "UPDATE film SET sha256 = 'another' WHERE image_id = ?", (name,)))  # fmt: skip
-    done = ask("stub:5", own, tmp_path / "home", engine=Here(), retry_failed=True, pace=pace)
+    done = ask("stub:5", own, tmp_path / "home", engine=BLOCKS, retry_failed=True, pace=pace)
     assert (done.tally.changed_films, done.counts["failed"]) == (1, 3)
 
 
@@ -131,14 +133,14 @@ class Breaks:
 
 def test_a_judge_whose_code_fails_on_its_first_films_is_blamed_here(small, tmp_path):
     """The canary watches the whole run, not a block."""
-    with pytest.raises(JudgeError, match=r"first 3 .*ValueError"):
-        ask(Breaks(), small, tmp_path, engine=Here())
+    with pytest.raises(JudgeError, match="fails on each of its first 3 films: ValueError: no such layer"):
+        ask(Breaks(), small, tmp_path, engine=BLOCKS)
 
 
 def test_too_many_failures_stop_the_run_and_keep_what_was_heard(small, tmp_path):
     """The share of failures is that of the run."""
     with pytest.raises(Stopped, match="replies failed, more than"):
-        ask(StubJudge(seed=1, shares={"failed": 0.3}), small, tmp_path, engine=Here(),
+        ask(StubJudge(seed=1, shares={"failed": 0.3}), small, tmp_path, engine=BLOCKS,
             pace=replace(QUICK, failure_floor=60))  # fmt: skip
     with Ledger.open(tmp_path / "ledger.sqlite", readonly=True) as ledger:
         assert ledger.done(ledger.judge_id("stub"))
@@ -150,15 +152,16 @@ class Forgetful:
 
     seed: int
     workers: int = 1
+    in_blocks: bool = True
 
-    def run(self, tasks, hire):
+    def map(self, tasks, make_worker):
         """Hire a worker for another judge."""
-        works = replace(hire.works, judge=StubJudge(seed=self.seed), fingerprint=self.fingerprint(hire))
-        return Here().run(tasks, replace(hire, works=works))
+        begin = replace(make_worker.begin, judge=StubJudge(seed=self.seed), fingerprint=self.fingerprint(make_worker))
+        return BLOCKS.map(tasks, replace(make_worker, begin=begin))
 
-    def fingerprint(self, hire):
+    def fingerprint(self, make_worker):
         """The one that is asked for."""
-        return hire.works.fingerprint
+        return make_worker.begin.fingerprint
 
 
 def test_a_worker_with_another_judge_asks_nothing(small, tmp_path):
@@ -171,9 +174,9 @@ def test_a_worker_with_another_judge_asks_nothing(small, tmp_path):
 class Otherwise(Forgetful):
     """The worker's judge claims to be the same, and answers otherwise."""
 
-    def fingerprint(self, hire):
+    def fingerprint(self, make_worker):
         """Its own."""
-        del hire
+        del make_worker
         return StubJudge(seed=self.seed).card.fingerprint
 
 
@@ -199,11 +202,12 @@ class Remote:
     """An engine whose workers do not see the folder of the films."""
 
     workers: int = 1
+    in_blocks: bool = True
     carried: int = 0
 
-    def run(self, tasks, hire):
+    def map(self, tasks, make_worker):
         """Send blocks to another machine."""
-        return Here().run((self.sent(block) for block in tasks), hire)
+        return BLOCKS.map((self.sent(block) for block in tasks), make_worker)
 
     def sent(self, block):
         """What arrives there of a block."""
@@ -229,7 +233,7 @@ def test_a_table_is_read_by_a_worker(small, tmp_path):
     lines = ["image_id,Effusion", *(f"{name},0.25" for name in small.image_ids)]
     (tmp_path / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
     spec = f"table:{tmp_path / 'scores.csv'}"
-    for name, engine in (("plain", None), ("away", Here())):
+    for name, engine in (("plain", None), ("away", BLOCKS)):
         ask(spec, small, tmp_path / name, engine=engine)
     assert sealed(tmp_path / "away", "scores") == sealed(tmp_path / "plain", "scores")
 
@@ -254,9 +258,9 @@ class Interrupted(StubJudge):
 
 def test_ctrl_c_keeps_what_was_heard_and_the_same_command_goes_on(small, tmp_path):
     """The blocks that are under way are let go; nothing is lost, and nothing is asked twice."""
-    first = ask(Interrupted(seed=5, home=tmp_path / "away"), small, tmp_path / "away", engine=Here())
+    first = ask(Interrupted(seed=5, home=tmp_path / "away"), small, tmp_path / "away", engine=BLOCKS)
     assert (first.state, 0 < first.films < FILMS) == ("interrupted", True)
-    second = ask("stub:5", small, tmp_path / "away", engine=Here())
+    second = ask("stub:5", small, tmp_path / "away", engine=BLOCKS)
     assert (second.state, second.tally.films_done) == ("done", FILMS - first.films)
     ask("stub:5", small, tmp_path / "plain")
     assert sealed(tmp_path / "away") == sealed(tmp_path / "plain")
@@ -266,7 +270,7 @@ def test_a_budget_ends_a_run_of_workers_too(small, tmp_path):
     """The tokens are counted here; what was heard is kept, and the same command goes on."""
     with FaultyServer() as server:
         pace = replace(QUICK, budget_tokens=25_000)
-        done = ask(JUDGE, small, tmp_path, server, engine=Here(), pace=pace)
+        done = ask(JUDGE, small, tmp_path, server, engine=BLOCKS, pace=pace)
         assert (done.state, 0 < done.films < FILMS) == ("budget", True)
-        whole = ask(JUDGE, small, tmp_path, server, engine=Here())
+        whole = ask(JUDGE, small, tmp_path, server, engine=BLOCKS)
     assert (whole.state, whole.films) == ("done", FILMS)

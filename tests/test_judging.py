@@ -20,8 +20,8 @@ import shape
 from bpals.errors import FilmError, JudgeError, Stopped, UsageError, WorkspaceError
 from bpals.images.prepare import Preparation, prepare
 from bpals.judges import selftest
-from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
+from bpals.judges.runner.transport import Endpoint
 from bpals.judges.stub import StubJudge
 from bpals.store.ledger import Ledger
 from bpals.store.workspace import Workspace

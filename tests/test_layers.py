@@ -84,11 +84,7 @@ def test_image_judges_cannot_reach_the_claims():
 
 def test_asking_a_judge_reads_no_claim():
     """judging.py brings judge and dataset together: it takes names of films and findings, and leaves the claims."""
-    assert not [
-        name
-        for name in ("bpals.tasks.judge", "bpals.tasks.image_access")
-        if sees_claims(TREE[name])
-    ]
+    assert not [name for name in ("bpals.tasks.judge", "bpals.tasks.image_access") if sees_claims(TREE[name])]
 
 
 def sees_claims(module):
@@ -106,8 +102,11 @@ def test_the_rule_about_claims_can_see():
 
 
 def test_only_the_runner_among_the_judges_touches_the_ledger():
-    """A judge answers; judges/run.py alone remembers."""
-    judges = {name for name, module in TREE.items() if module.room == "judges"} - {"bpals.judges.run"}
+    """A judge answers; the runner alone remembers."""
+    judges = {name for name, module in TREE.items() if module.room == "judges"} - {
+        "bpals.judges.runner.runner",
+        "bpals.judges.runner.writer",
+    }
     assert not [name for name in judges if "bpals.store.ledger" in GRAPH[name]]
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from bpals.errors import JudgeError, Stopped, UsageError
-from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.rayengine import RayEngine, RaySession
+from bpals.judges.runner.ray_executor import RayExecutor, RaySession
+from bpals.judges.runner.transport import Endpoint
 from bpals.tasks.judge import Order
 from bpals.tasks.judge_status import asked_status
 from bpals.tasks.probe import run_probe
@@ -29,7 +29,7 @@ if find_spec("ray") is None:
     pytest.skip("Ray is not installed: pip install 'ray[data]'", allow_module_level=True)
 
 FILMS = 24
-ENGINE = RayEngine(workers=2)
+ENGINE = RayExecutor(workers=2)
 TESTS = Path(__file__).parent
 
 MORTAL = '''
@@ -225,8 +225,8 @@ class Broken:
 def test_what_a_worker_raises_ends_the_run_with_its_words(cluster):
     """A mistake in the code of a worker is no reason to try it again for ever."""
     assert cluster
-    results = ENGINE.run(iter([0]), Broken)
-    with pytest.raises(JudgeError, match="ZeroDivisionError"):
+    results = ENGINE.map(iter([0]), Broken)
+    with pytest.raises(JudgeError, match="ZeroDivisionError: division by zero"):
         next(results)
     results.close()
 
@@ -234,8 +234,8 @@ def test_what_a_worker_raises_ends_the_run_with_its_words(cluster):
 def test_a_ray_that_gives_nothing_back_stops_the_run(cluster):
     """The watchdog: what is done is kept, and the same command goes on."""
     assert cluster
-    results = RayEngine(workers=2, patience_s=0.3).run(iter([1]), Broken)
-    with pytest.raises(Stopped, match="no Ray worker"):
+    results = RayExecutor(workers=2, patience_s=0.3).map(iter([1]), Broken)
+    with pytest.raises(Stopped, match="no Ray worker has given anything back"):
         next(results)
     deadline = time.monotonic() + 120
     while any(thread.name == "bpals-ray" for thread in threading.enumerate()) and time.monotonic() < deadline:
@@ -247,7 +247,7 @@ def test_a_ray_that_gives_nothing_back_stops_the_run(cluster):
 def test_more_workers_than_the_cluster_has_are_refused(cluster):
     """Ray would wait for them without a word."""
     assert cluster
-    results = RayEngine(workers=64).run(iter([1]), Broken)
-    with pytest.raises(UsageError, match=r"64 .*64 CPUs.* 2"):
+    results = RayExecutor(workers=64).map(iter([1]), Broken)
+    with pytest.raises(UsageError, match=r"64 Ray workers need 64 CPUs, and the cluster has 2"):
         next(results)
     results.close()

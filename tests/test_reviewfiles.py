@@ -14,12 +14,12 @@ from sqlalchemy import insert
 import bpals
 import shape
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
+from bpals.numeric import majority
 from bpals.registry import EXPORTS
 from bpals.reviews import coco, dicom_sr, fiftyone, verdicts
 from bpals.reviews.agreement import Bootstrap, among
 from bpals.reviews.exchange import KEPT, add_reviews, all_reviews
 from bpals.room.desk.desk import Desk
-from bpals.signal.majority import majority
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import REVIEW
 from bpals.store.workspace import LEDGER, Workspace

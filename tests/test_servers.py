@@ -15,10 +15,10 @@ import transformers
 import bpals
 from bpals.errors import JudgeError
 from bpals.findings import NIH
-from bpals.judges.endpoint import Endpoint
 from bpals.judges.hf import open_hf
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.run import lines
+from bpals.judges.runner.dispatch import open_clients
+from bpals.judges.runner.transport import Endpoint
 from bpals.judges.selftest import selftest
 from bpals.store.ledger import Ledger
 from bpals.store.workspace import Workspace
@@ -73,7 +73,7 @@ def with_lines(url, use):
     """Run a coroutine function that is handed a way to open lines."""
 
     async def run():
-        async with lines([Endpoint(url=url)]) as open_line:
+        async with open_clients([Endpoint(url=url)]) as open_line:
             return await use(open_line)
 
     return asyncio.run(run())

@@ -14,7 +14,12 @@ JUNK_DRAWERS = {"base", "common", "helper", "helpers", "lib", "misc", "shared", 
 LATE = {"PIL"}
 """Of the core, and still imported where it is used: `import bpals` does not wait for it."""
 
-CATCHES_ALL = {"bpals.cli.main": 1, "bpals.judges.run": 1, "bpals.judges.rayengine": 1, "bpals.store.ledger.locks": 1}
+CATCHES_ALL = {
+    "bpals.cli.main": 1,
+    "bpals.judges.runner.asking": 1,
+    "bpals.judges.runner.ray_executor": 1,
+    "bpals.store.ledger.locks": 1,
+}
 """What nobody foresaw is our bug, and the command line shows it whole; a judge is anybody's code; and what fails in
 company is done again alone, where it fails as it must."""
 

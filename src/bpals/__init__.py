@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from bpals.judges.function import judge
 from bpals.signal.queue import Draw
+from bpals.signal.training import mask, weights
 from bpals.signal.value import Worth
-from bpals.signal.weights import mask, weights
 from bpals.tasks.audit import Run, audit, load_signal
 from bpals.tasks.rate import plan_rate, rate
 from bpals.tasks.reading_list import next_reviews
@@ -37,7 +37,7 @@ from bpals.tasks.score import scorecard
 from bpals.version import VERSION as __version__  # noqa: N811  the name that everybody expects
 
 if TYPE_CHECKING:
-    from bpals.judges.endpoint import Endpoint
+    from bpals.judges.runner.transport import Endpoint
     from bpals.tasks.compare import compare
     from bpals.tasks.judge import Order, run_judge
     from bpals.tasks.probe import run_probe
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 _AT_USE = {
-    "Endpoint": "bpals.judges.endpoint",
+    "Endpoint": "bpals.judges.runner.transport",
     "Order": "bpals.tasks.judge",
     "compare": "bpals.tasks.compare",
     "export_reviews": "bpals.tasks.review_files",

@@ -489,6 +489,9 @@ class Source(Protocol):
 class Signal(Protocol):
     """A way from labels and answers to trust, such as a SignalKind."""
 
-    def estimate(self, dataset: Dataset, judgments: pl.DataFrame, reference: Reference | None = None, /) -> Any:
-        """Give what `table` holds as SIGNAL, one row per label; what else an audit knows comes by name."""
+    def estimate(self, laid: Any, reference: Reference | None = None, /) -> Any:
+        """Give an object whose `table` is the signal, one row per label, from what `signal.layout.lay_out` made.
+
+        Skill, single reads, a random sample and features come by name.
+        """
         ...

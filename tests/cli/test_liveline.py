@@ -11,7 +11,7 @@ import pytest
 
 import shape
 from bpals.cli.terminal import LiveLine, line_of, span
-from bpals.judges.snapshot import Snapshot
+from bpals.judges.runner.progress import Snapshot
 from bpals.types import Usage
 from world.snapshots import assert_snapshot
 from world.words import mentions
@@ -66,7 +66,7 @@ def test_where_nobody_watches_the_line_is_silent_at_first(capsys):
 
 DRAWN = """
 from bpals.cli.terminal import LiveLine
-from bpals.judges.snapshot import Snapshot
+from bpals.judges.runner.progress import Snapshot
 
 with LiveLine() as line:
     line.say("one film is odd")

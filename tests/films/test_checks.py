@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from bpals.images.checks import CHECKS, ONE_GREY, Gallery, check, one_grey, refused_films
 from bpals.images.ocr import Lettered
-from bpals.signal.filmchecks import WORDS
+from bpals.signal.reasons import WORDS
 from bpals.types import FILM_CHECKS
 from world import phantoms
 

@@ -8,7 +8,7 @@ import pytest
 
 from bpals.errors import JudgeError
 from bpals.judges.address import Address, CheckedResolver
-from bpals.judges.endpoint import Endpoint, Passing, Wire
+from bpals.judges.runner.transport import Endpoint, TransientError, Transport
 from world import chat_server
 
 METADATA = [
@@ -133,9 +133,9 @@ def ask(url, resolve, *, times=1, **options):
     """Ask an endpoint several times at once through a name service of ours, and give what came of each."""
 
     async def run():
-        async with Wire(resolve=resolve) as wire:
+        async with Transport(resolve=resolve) as transport:
             endpoint = Endpoint(url=url, key="sk-canary-7f3a", deadline_s=5, **options)
-            asked = (wire.exchange(endpoint, b"{}") for _ in range(times))
+            asked = (transport.send(endpoint, b"{}") for _ in range(times))
             return await asyncio.gather(*asked, return_exceptions=True)
 
     return asyncio.run(run())
@@ -180,7 +180,7 @@ def test_a_name_without_an_address_is_a_passing_fault():
 
     for resolve in (unknown, resolver([])):
         failed = ask("https://judge.test/v1", resolve)[0]
-        assert isinstance(failed, Passing)
+        assert isinstance(failed, TransientError)
         assert failed.kind == "connect"
 
 

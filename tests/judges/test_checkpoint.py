@@ -25,9 +25,9 @@ from bpals.findings import NIH, Vocabulary
 from bpals.images.prepare import Preparation, prepare
 from bpals.judges.checkpoint import CheckpointOptions, as_logits, find_recipe, open_checkpoint, show
 from bpals.judges.local_model import picture
-from bpals.judges.protocol import ImageJudge
 from bpals.registry import find, parse_spec
 from bpals.testing import check_image_judge, tiny_film
+from bpals.types import ImageJudge
 from world import datasets
 from world.saved_weights import as_2017, network, numbers, write_2017, write_payload
 from world.words import mentions

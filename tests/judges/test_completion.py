@@ -3,7 +3,7 @@
 import pytest
 
 from bpals.judges.openai import read_completion
-from bpals.judges.protocol import BadReply
+from bpals.types import BadReply
 from world.words import mentions
 
 

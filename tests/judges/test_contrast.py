@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from bpals.errors import JudgeError
 from bpals.findings import NIH, Vocabulary
-from bpals.judges.fold import fold
 from bpals.judges.hf import ContrastJudge, open_hf
+from bpals.judges.runner.messages import to_judgments
 from bpals.testing import check_image_judge, tiny_film
 from world import tiny_models
 
@@ -105,7 +105,7 @@ def test_one_answer_is_a_whole_judgment(models):
     judge = open_hf(str(models / "clip"))
     questions = judge.questions(NIH)
     replies = judge.ask(FILMS[0], questions)
-    judgments = fold(questions, replies)
+    judgments = to_judgments(questions, replies)
     assert judge.card.polarities == ("present",)
     assert [judgment.logit_present for judgment in judgments] == [reply.logit for reply in replies]
     assert {judgment.logit_absent for judgment in judgments} == {None}

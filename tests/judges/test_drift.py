@@ -3,7 +3,7 @@
 import pytest
 
 from bpals.findings import NIH
-from bpals.judges.run import Plan
+from bpals.judges.runner.messages import Plan
 from bpals.judges.selftest import EXPECTED, ask_again, measure
 from bpals.judges.stub import StubJudge
 from bpals.testing import tiny_film

@@ -25,9 +25,9 @@ from bpals.findings import NIH
 from bpals.judges.hf import ContrastJudge, HfJudge, find_answers, open_hf
 from bpals.judges.local_model import HfOptions
 from bpals.judges.prompts import AnswerWords
-from bpals.judges.protocol import ImageJudge
 from bpals.registry import find
 from bpals.testing import check_image_judge, tiny_film
+from bpals.types import ImageJudge
 from world import tiny_models
 from world.words import mentions
 

@@ -25,21 +25,23 @@ import trustme
 
 from bpals.errors import JudgeError, Stopped
 from bpals.findings import Vocabulary
-from bpals.judges import run as run_module
-from bpals.judges.endpoint import Endpoint, Passing, Wire
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.pace import Pace
-from bpals.judges.protocol import RequestRefused
+from bpals.judges.runner.dispatch import open_clients
+from bpals.judges.runner.messages import Plan
+from bpals.judges.runner.progress import Tally
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.runner import run
+from bpals.judges.runner.transport import Endpoint, TransientError, Transport
 from bpals.judges.selftest import selftest
 from bpals.store.ledger import Ledger
-from bpals.types import Film
+from bpals.types import Film, RequestRefused
 from world import chat_server
 from world.chat_server import FaultyServer, answer, status, true_logit
 from world.waiting import wait_until
 
 KEY = "sk-canary-of-the-faults"
 VOCABULARY = Vocabulary(name="two", findings=("Mass", "Hernia"))
-PACE = Pace(in_flight=8, first_wait_s=0.02, longest_wait_s=0.2, patience_s=20, drain_s=2)
+PACE = RunPolicy(in_flight=8, first_wait_s=0.02, longest_wait_s=0.2, patience_s=20, drain_s=2)
 OPEN_QUESTIONS = PACE.in_flight * 4
 """The questions of the films that can be open at once: as many may be under way when a run is told to stop."""
 JUDGE = OpenAIJudge(model=chat_server.MODEL, method="top_k", topics=False)
@@ -52,11 +54,13 @@ def ask(url, **options):
     """Ask once and give what came of it, with how long it took."""
 
     async def exchange():
-        async with Wire() as wire:
-            await wire.exchange(Endpoint(**{"url": url, "key": KEY, "deadline_s": 5, **options}), b'{"logprobs": true}')
+        async with Transport() as transport:
+            await transport.send(
+                Endpoint(**{"url": url, "key": KEY, "deadline_s": 5, **options}), b'{"logprobs": true}'
+            )
 
     began = time.perf_counter()
-    with pytest.raises((Passing, RequestRefused, JudgeError)) as caught:
+    with pytest.raises((TransientError, RequestRefused, JudgeError)) as caught:
         asyncio.run(exchange())
     return caught.value, time.perf_counter() - began
 
@@ -92,7 +96,7 @@ def test_a_busy_or_broken_server_is_a_passing_fault(server, code):
     """H01, H02: these may be asked again, and the status and the wait are handed on."""
     server.script(status(code, Retry_After="3"))
     error, _ = ask(server.url)
-    assert isinstance(error, Passing)
+    assert isinstance(error, TransientError)
     assert (error.status, error.retry_after_s) == (code, 3.0)
     assert error.kind == ("server" if code >= 500 else "busy")
 
@@ -115,7 +119,7 @@ def test_h04_a_200_without_an_answer_is_a_passing_fault(server, fault, kind):
     """H04: a page, nothing, an error under 200, broken text: never an answer, always asked again."""
     server.script(fault)
     error, _ = ask(server.url)
-    assert isinstance(error, Passing)
+    assert isinstance(error, TransientError)
     assert error.kind == kind
 
 
@@ -124,7 +128,7 @@ def test_h05_a_slow_drip_is_cut_at_the_total_deadline(server, fault):
     """H05, H06: a byte every 50 ms trips no read timeout; the deadline around the exchange does."""
     server.script(fault)
     error, took_s = ask(server.url, deadline_s=0.5)
-    assert isinstance(error, Passing)
+    assert isinstance(error, TransientError)
     assert error.kind == "deadline"
     assert 0.4 < took_s < 20
 
@@ -133,11 +137,11 @@ def test_h06_a_server_that_never_accepts_is_cut_off():
     """H06: a connect that hangs, and a port where nobody is."""
     with chat_server.no_accept() as url:
         error, took_s = ask(url, deadline_s=0.5)
-        assert isinstance(error, Passing)
+        assert isinstance(error, TransientError)
         assert took_s < 20
     with chat_server.dead_port() as url:
         error, _ = ask(url)
-        assert isinstance(error, Passing)
+        assert isinstance(error, TransientError)
         assert error.kind == "connect"
 
 
@@ -152,14 +156,14 @@ def test_h07_a_broken_connection_is_a_passing_fault(server, fault):
     """H07: half-close, RST, a truncated chunk, a length that is too large or too small."""
     server.script(fault)
     error, took_s = ask(server.url)
-    assert isinstance(error, Passing)
+    assert isinstance(error, TransientError)
     assert error.kind in {"broken", "garbled"}
     assert took_s < 20
 
 
 BOMBS = """
 import asyncio, pathlib, re, resource, sys
-from bpals.judges.endpoint import Endpoint, Passing, Wire
+from bpals.judges.runner.transport import Endpoint, TransientError, Transport
 unit = 1 if sys.platform == "darwin" else 1024
 status = pathlib.Path("/proc/self/status")
 def peak():
@@ -167,13 +171,13 @@ def peak():
         return int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[1]) * 1024 / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 async def run():
-    async with Wire() as wire:
+    async with Transport() as transport:
         endpoint = Endpoint(url=sys.argv[1], deadline_s=20, max_bytes=int(sys.argv[2]))
-        await wire.exchange(endpoint, b"{}")
+        await transport.send(endpoint, b"{}")
         for _ in range(int(sys.argv[3])):
             before = peak()
-            try: await wire.exchange(endpoint, b"{}")
-            except Passing as fault: print(fault.kind, round(peak() - before))
+            try: await transport.send(endpoint, b"{}")
+            except TransientError as fault: print(fault.kind, round(peak() - before))
 asyncio.run(run())
 """
 
@@ -253,8 +257,8 @@ def test_h10_a_ca_file_of_the_endpoint_is_believed(authority):
     with FaultyServer(tls=tls(made.issue_cert("127.0.0.1"))) as secured:
 
         async def exchange():
-            async with Wire() as wire:
-                return await wire.exchange(Endpoint(url=secured.url, ca_file=file), b'{"logprobs": true}')
+            async with Transport() as transport:
+                return await transport.send(Endpoint(url=secured.url, ca_file=file), b'{"logprobs": true}')
 
         assert asyncio.run(exchange()).status == 200
         error, _ = ask(secured.url)
@@ -300,9 +304,9 @@ def ask_https(greeting):
 
         listening = await asyncio.start_server(greet, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
-        async with listening, Wire() as wire:
-            with pytest.raises((Passing, JudgeError)) as caught:
-                await wire.exchange(Endpoint(url=f"https://127.0.0.1:{port}/v1", deadline_s=5), b"{}")
+        async with listening, Transport() as transport:
+            with pytest.raises((TransientError, JudgeError)) as caught:
+                await transport.send(Endpoint(url=f"https://127.0.0.1:{port}/v1", deadline_s=5), b"{}")
         return caught.value
 
     return asyncio.run(exchange())
@@ -316,7 +320,7 @@ def test_h10_https_to_a_plain_server_is_the_users_to_mend():
 def test_h10_a_connection_cut_in_the_handshake_is_a_passing_fault():
     """H10: a server that is being restarted closes before TLS is set up; that is no wrong certificate."""
     error = ask_https(b"")
-    assert isinstance(error, Passing)
+    assert isinstance(error, TransientError)
     assert error.kind in {"connect", "broken"}
 
 
@@ -327,7 +331,7 @@ def test_h10_a_connection_cut_in_the_handshake_is_a_passing_fault():
 class Done:
     """A run that ended, and what is in its ledger."""
 
-    tally: run_module.Tally | None
+    tally: Tally | None
     error: Exception | None
     replies: pl.DataFrame
     counts: dict
@@ -352,11 +356,11 @@ class Bench:
         with Ledger.open(self.path) as ledger, ledger.lock("test"):
             judge_id = ledger.enrol(self.judge.card, self.questions, "made up")
             todo = {name: film for name, film in self.films.items() if name not in ledger.done(judge_id)}
-            plan = run_module.Plan(judge_id=judge_id, questions=self.questions, todo=len(todo), endpoints=endpoints,
+            plan = Plan(judge_id=judge_id, questions=self.questions, todo=len(todo), endpoints=endpoints,
                                pace=pace, model=model)  # fmt: skip
             tally = error = None
             try:
-                tally = run_module.run(self.judge, todo.items(), ledger, plan)
+                tally = run(self.judge, todo.items(), ledger, plan)
             except (JudgeError, Stopped) as stopped:
                 error = stopped
             events = [(event["kind"], str(event["detail"])) for event in ledger.runs(judge_id)[-1]["events"]]
@@ -670,7 +674,7 @@ def test_h16_the_self_test_stops_at_a_server_that_swaps_replies(bench):
     films = list(bench.films.values())
 
     async def attempt(server):
-        async with run_module.lines([Endpoint(url=server.url)], PACE) as open_line:
+        async with open_clients([Endpoint(url=server.url)], PACE) as open_line:
             return await selftest(JUDGE, films, bench.questions, open_line)
 
     with FaultyServer() as server:

@@ -10,10 +10,10 @@ from PIL import Image
 
 from bpals.errors import JudgeError
 from bpals.findings import NIH
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.fold import fold
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.run import lines
+from bpals.judges.runner.dispatch import open_clients
+from bpals.judges.runner.messages import to_judgments
+from bpals.judges.runner.transport import Endpoint
 from bpals.judges.selftest import control_images, selftest
 from bpals.testing import tiny_film
 from bpals.types import OUTCOME, Film
@@ -44,7 +44,7 @@ def with_lines(url, use):
     """Run a coroutine function that is handed a way to open lines."""
 
     async def run():
-        async with lines([Endpoint(url=url)]) as open_line:
+        async with open_clients([Endpoint(url=url)]) as open_line:
             return await use(open_line)
 
     return asyncio.run(run())
@@ -83,7 +83,7 @@ def test_every_question_gets_a_counted_reply(llamacpp_url, observed, films):
     assert all((reply.logit is not None) == (reply.outcome == "answered") for reply in replies)
     assert all(len(reply.top) == 20 for reply in replies)
     assert replies[1].usage.cached > 16
-    judgments = fold(questions, replies)
+    judgments = to_judgments(questions, replies)
     assert len(judgments) == 16
     assert all((judgment.p_present is not None) == (judgment.outcome == "answered") for judgment in judgments)
 

@@ -17,9 +17,8 @@ from bpals.findings import NIH
 from bpals.judges.cards import default_model
 from bpals.judges.openai import FILMS_KEPT, OpenAIJudge, make
 from bpals.judges.prompts import joint_label
-from bpals.judges.protocol import BadReply, ChatJudge, RequestRefused
 from bpals.testing import tiny_film
-from bpals.types import Film
+from bpals.types import BadReply, ChatJudge, Film, RequestRefused
 
 FILM = tiny_film(seed=1)
 YES = [("Yes", -0.1), ("No", -2.5)]

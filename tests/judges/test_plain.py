@@ -10,11 +10,10 @@ from PIL import Image
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import NIH, Vocabulary
-from bpals.judges.fold import fold
 from bpals.judges.function import EDGE, NoAnswer, UnreadableFilm, judge, logit
-from bpals.judges.protocol import ImageJudge
+from bpals.judges.runner.messages import to_judgments
 from bpals.testing import check_image_judge, tiny_film
-from bpals.types import Film, Question
+from bpals.types import Film, ImageJudge, Question
 from world.words import mentions
 
 
@@ -37,7 +36,7 @@ def test_a_function_of_film_and_finding_is_a_judge():
     assert [reply.outcome for reply in replies] == ["answered"] * 14
     assert [finding for _, finding in seen] == list(NIH.findings)
     assert all(isinstance(image, Image.Image) and image.mode == "L" and image.size == (48, 48) for image, _ in seen)
-    judged = fold(mine.questions(NIH), replies)
+    judged = to_judgments(mine.questions(NIH), replies)
     assert judged[0].p_present == pytest.approx(0.75)
     assert judged[0].logit_present == pytest.approx(math.log(3))
     assert judged[0].logit_absent is None

@@ -8,10 +8,10 @@ import pytest
 
 from bpals.errors import JudgeError
 from bpals.findings import NIH
-from bpals.judges.endpoint import Endpoint
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.prompts import joint_label
-from bpals.judges.run import lines
+from bpals.judges.runner.dispatch import open_clients
+from bpals.judges.runner.transport import Endpoint
 from bpals.judges.selftest import selftest
 from bpals.testing import tiny_film
 from world import chat_server
@@ -26,7 +26,7 @@ def run_selftest(server, judge=JUDGE, films=FILMS):
     """Try a judge on a server, by the lines of a real run."""
 
     async def run():
-        async with lines([Endpoint(url=server.url, deadline_s=10)]) as open_line:
+        async with open_clients([Endpoint(url=server.url, deadline_s=10)]) as open_line:
             return await selftest(judge, films, judge.questions(NIH), open_line)
 
     return asyncio.run(run())

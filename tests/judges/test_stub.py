@@ -10,13 +10,12 @@ import pytest
 
 from bpals.errors import UsageError
 from bpals.findings import NIH
-from bpals.judges.fold import fold
-from bpals.judges.protocol import ImageJudge
+from bpals.judges.runner.messages import to_judgments
 from bpals.judges.stub import StubJudge, ToldToFail, make
 from bpals.metrics import Curve
 from bpals.sources import nih
 from bpals.testing import check_image_judge, tiny_film
-from bpals.types import OUTCOME, Film, answers_schema
+from bpals.types import OUTCOME, Film, ImageJudge, answers_schema
 
 pytestmark = pytest.mark.quick
 
@@ -39,7 +38,7 @@ def test_asked_film_by_film_and_in_bulk_it_says_the_same():
     judge = StubJudge(seed=5, bias=0.7, shares={"abstained": 0.2, "refused": 0.2})
     names = [f"{number:064}" for number in range(20)]
     questions = judge.questions(NIH)
-    judged = [each for name in names for each in fold(questions, judge.ask(film_called(name), questions))]
+    judged = [each for name in names for each in to_judgments(questions, judge.ask(film_called(name), questions))]
     table = judge.scores(names, NIH)
     assert table.schema == answers_schema(NIH)
     assert table["finding"].to_list() == [each.subject for each in judged]

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from bpals.report.page import EXAMPLES, NAMES, odd_films, render
-from bpals.signal.filmchecks import WORDS
+from bpals.signal.reasons import WORDS
 
 LISTS = pl.List(pl.String)
 

@@ -4,9 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.signal.devices import read_devices
-from bpals.signal.pairs import Pairs
-from bpals.signal.voices import Panel, hear
+from bpals.signal.layout import Pairs, Panel, hear
+from bpals.signal.reasons import read_devices
 from bpals.types import KIND, OUTCOME, SKILL, TRUTH, Reference, judgments_schema
 
 

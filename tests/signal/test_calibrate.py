@@ -1,4 +1,4 @@
-"""Calibration: what it recovers, how gently it starts, and that no review reaches its own trust."""
+"""Tests of signal.calibrate."""
 
 import dataclasses
 import re
@@ -6,12 +6,213 @@ import re
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
 
 import shape
+from bpals.numeric import NORMAL_95, logit, sigmoid
 from bpals.signal import calibrate
-from bpals.signal.calibrate import Context, designs, fold_of_patient
-from bpals.signal.learn import Reviewed, School, Topic
-from bpals.signal.pairs import logit, sigmoid
+from bpals.signal.calibrate import (
+    FEW,
+    MANY,
+    MOST_BINS,
+    Context,
+    Directions,
+    Seen,
+    VennAbers,
+    designs,
+    directions,
+    fold_of_patient,
+    isotonic,
+)
+from bpals.signal.hierarchical import Reviewed, School, Topic
+
+# Venn-Abers and isotonic regression, against brute force and against scikit-learn.
+
+
+def drawn(count, seed=0, *, ties=False, soft=False):
+    """Scores and what was there."""
+    draw = np.random.default_rng(seed)
+    score = draw.normal(size=count) * 2
+    score = np.round(score) if ties else score
+    present = (draw.random(count) < sigmoid(score)).astype(float)
+    return score, 0.1 + 0.7 * present if soft else present
+
+
+@given(count=st.integers(1, 120), seed=st.integers(0, 500), ties=st.booleans(), soft=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_rising_curve_is_scikit_learn_s(count, seed, ties, soft):
+    """With tied scores, and with truths known only in part."""
+    score, present = drawn(count, seed, ties=ties, soft=soft)
+    places, chance = isotonic(score, present)
+    peer = IsotonicRegression().fit(score, present)
+    assert (places == np.sort(score)).all()
+    assert chance == pytest.approx(peer.predict(places), abs=1e-9)
+    assert (np.diff(chance) >= 0).all()
+
+
+@given(count=st.integers(1, 60), seed=st.integers(0, 500), ties=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_the_two_answers_are_those_of_two_refits(count, seed, ties):
+    """At each score: isotonic regression with one more pair there, called absent, and called present."""
+    score, present = drawn(count, seed, ties=ties)
+    fitted = VennAbers.of(score, present)
+    assert (fitted.centre == pytest.approx(np.unique(score))) if ties else len(fitted.centre) == count
+    for place, at in enumerate(fitted.centre):
+        for outcome, answer in ((0.0, fitted.low[place]), (1.0, fitted.high[place])):
+            peer = IsotonicRegression().fit(np.append(score, at), np.append(present, outcome))
+            assert answer == pytest.approx(peer.predict([at])[0], abs=1e-9)
+
+
+@given(count=st.integers(1, 400), seed=st.integers(0, 500), ties=st.booleans(), soft=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_the_one_probability_lies_between_the_two(count, seed, ties, soft):
+    """And both rise with the score."""
+    fitted = VennAbers.of(*drawn(count, seed, ties=ties, soft=soft))
+    assert (fitted.low <= fitted.p).all()
+    assert (fitted.p <= fitted.high).all()
+    assert (np.diff(fitted.low) >= -1e-12).all()
+    assert (np.diff(fitted.high) >= -1e-12).all()
+    assert len(fitted.centre) <= MOST_BINS
+
+
+@given(seed=st.integers(0, 200), ties=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_the_order_of_the_pairs_does_not_matter(seed, ties):
+    """Also where scores are equal, and where many are taken together."""
+    score, present = drawn(300, seed, ties=ties)
+    order = np.random.default_rng(seed).permutation(300)
+    one, other = VennAbers.of(score, present), VennAbers.of(score[order], present[order])
+    assert other.centre == pytest.approx(one.centre)
+    assert other.p == pytest.approx(one.p)
+    assert isotonic(score[order], present[order])[1] == pytest.approx(isotonic(score, present)[1])
+
+
+def test_the_answers_come_nearer_with_more_pairs():
+    """And the truth lies near them."""
+    at = np.array([-1.0, 0.0, 1.0])
+    spreads = [VennAbers.of(*drawn(count)).spread(at).mean() for count in (30, 300, 3000)]
+    assert spreads == sorted(spreads, reverse=True)
+    fitted = VennAbers.of(*drawn(3000))
+    assert np.interp(at, fitted.centre, fitted.p) == pytest.approx(sigmoid(at), abs=0.1)
+
+
+@given(count=st.integers(30, 400), seed=st.integers(0, 500))
+@settings(max_examples=40, deadline=None)
+def test_the_interval_is_about_as_wide_as_the_answers_lie_apart(count, seed):
+    """Also where nothing came true and one of the answers is 0 or 1: it does not reach from end to end."""
+    fitted = VennAbers.of(*drawn(count, seed))
+    reach = NORMAL_95 * fitted.spread(fitted.centre)
+    width = sigmoid(logit(fitted.p) + reach) - sigmoid(logit(fitted.p) - reach)
+    apart = fitted.high - fitted.low
+    assert (np.abs(width / apart - 1) < 0.2).all()
+
+
+# Presences and absences apart: curves that reviews allow, and that stand only where they help.
+
+
+def seen(count, rule, seed=0):
+    """Reviewed claims of one direction whose true logit follows from a rule."""
+    draw = np.random.default_rng(seed)
+    z = draw.normal(0, 2, count)
+    present = (draw.random(count) < sigmoid(rule(z))).astype(float)
+    return Seen(z=z, present=present, weight=np.ones(count), fold=np.arange(count) % 5)
+
+
+def too_sure(z):
+    """The judge's logits are twice what they should be, and one too high."""
+    return z / 2 - 1
+
+
+def right(z):
+    """They are right."""
+    return z
+
+
+AT = np.linspace(-3, 3, 13)
+
+
+@pytest.mark.parametrize(("count", "most"), [(FEW - 1, 0.12), (MANY, 0.08), (MANY + 1000, 0.07)])
+def test_a_planted_curve_comes_back(count, most):
+    """By stretching, by Venn-Abers and by isotonic regression; nearer than the logit was."""
+    errors = []
+    for seed in range(5):
+        bent = directions({1: seen(count, too_sure, seed)}).apply(AT, np.ones(13))
+        errors.append(np.abs(sigmoid(bent) - sigmoid(too_sure(AT))).mean())
+    assert np.mean(errors) < most
+    assert np.abs(sigmoid(AT) - sigmoid(too_sure(AT))).mean() > 0.15
+
+
+@pytest.mark.parametrize("count", [300, 2000])
+def test_a_curve_that_is_not_better_is_not_used(count):
+    """Logits that are right stay as they are, in most draws to the last bit."""
+    bent = [directions({1: seen(count, right, seed)}).apply(AT, np.ones(13)) for seed in range(8)]
+    assert sum((each == AT).all() for each in bent) >= 6
+
+
+def test_few_reviews_move_little():
+    """Ten reviews of a judge that is right: the logit stays within about one."""
+    moved = [directions({1: seen(10, right, seed)}).apply(AT, np.ones(13)) - AT for seed in range(20)]
+    assert np.abs(moved).mean() < 1
+
+
+def test_the_two_directions_do_not_know_of_each_other():
+    """What presences teach does not move an absence; a claim of neither kind keeps its own."""
+    bent = directions({1: seen(500, too_sure), 0: seen(500, right, seed=3)})
+    said = np.tile([1.0, 0.0, 0.5], 5)[:13]
+    z = bent.apply(AT, said)
+    assert (z[said != 1] == AT[said != 1]).all()
+    assert (z[said == 1] != AT[said == 1]).all()
+
+
+@pytest.mark.parametrize("count", [60, 400, 1500])
+def test_order_is_kept(count):
+    """A greater logit never becomes a smaller one, within what was reviewed and beyond it."""
+    at = np.linspace(-20, 20, 400)
+    bent = directions({1: seen(count, too_sure)}).apply(at, np.ones(400))
+    assert (np.diff(bent) >= -1e-12).all()
+    assert bent[-1] > bent[-20]
+    assert bent[0] < bent[20]
+
+
+def test_the_spread_of_a_stretch_holds_the_truth_and_shrinks():
+    """In most places of most draws, two spreads hold the planted logit; more reviews, less spread."""
+    held, wide = [], []
+    for seed in range(20):
+        done = directions({1: seen(FEW - 1, too_sure, seed)})
+        spread = done.spread(AT, np.ones(13))
+        held.append((np.abs(done.apply(AT, np.ones(13)) - too_sure(AT)) <= 2 * spread).mean())
+        wide.append(spread.mean())
+    assert np.mean(held) > 0.85
+    assert np.mean(wide) < directions({1: seen(FEW // 4, too_sure)}).spread(AT, np.ones(13)).mean()
+
+
+def test_the_spread_of_many_is_how_far_venn_abers_lies_apart():
+    """Where nothing is claimed there is none."""
+    many = seen(400, too_sure)
+    spread = directions({1: many}).spread(AT, np.where(np.arange(13) < 9, 1.0, 0.5))
+    assert spread[:9] == pytest.approx(VennAbers.of(many.z, many.present).spread(AT)[:9])
+    assert (spread[9:] == 0).all()
+
+
+def test_verdicts_of_one_kind_teach_nothing():
+    """The direction is left alone, and nothing is said of how sure it is."""
+    lonely = dataclasses.replace(seen(300, right), present=np.zeros(300))
+    done = directions({1: lonely, 0: lonely.take(np.zeros(300, dtype=bool))})
+    assert done == Directions(curves={}, unsure={})
+    assert (done.apply(AT, np.ones(13)) == AT).all()
+    assert (done.spread(AT, np.ones(13)) == 0).all()
+
+
+def test_a_judge_that_always_says_the_same_is_set_to_the_share():
+    """One logit for all: the curve has one place, no warning."""
+    flat = dataclasses.replace(seen(300, lambda z: z * 0 + 1), z=np.full(300, -2.0))
+    done = directions({1: flat}).apply(np.array([-2.0]), np.ones(1))
+    assert sigmoid(done)[0] == pytest.approx(flat.present.mean(), abs=0.02)
+
+
+# Calibration: what it recovers, how gently it starts, and that no review reaches its own trust.
 
 FINDING = "F0"
 
@@ -258,7 +459,7 @@ def test_the_designs_correct_what_they_say(world):
     assert widths == [0, 0, 4, 4, 7, 13]
 
 
-def test_verdicts_of_one_kind_teach_nothing(world):
+def test_verdicts_of_one_kind_teach_nothing_of_calibrate(world):
     """One reviewed presence, without which only absences are left; and reviews of one fold, without which none is."""
     topic, _, _ = world(50, honest)
     assert not calibrate.teaches(reviewed_as(topic, present=(np.arange(50) == 8).astype(float)))

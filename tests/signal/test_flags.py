@@ -6,7 +6,7 @@ import pytest
 
 import shape
 from bpals.signal import flags
-from bpals.signal.drawn import Drawn
+from bpals.signal.certificates import DOUBT, PRECISION, WIDER, Drawn, Target
 from bpals.signal.flags import (
     CLEAR,
     LIKELY_SHARE,
@@ -17,7 +17,6 @@ from bpals.signal.flags import (
     rule_by_review,
     rule_by_share,
 )
-from bpals.signal.precision import DOUBT, PRECISION, WIDER, Target
 from bpals.signal.trust import estimate
 from bpals.testing import tiny_dataset
 from bpals.types import FLAG, REVIEWS, Reviews

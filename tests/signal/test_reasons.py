@@ -1,4 +1,4 @@
-"""Reasons: each code occurs, says what is so, and can be looked up."""
+"""Tests of signal.reasons."""
 
 import dataclasses
 import re
@@ -11,24 +11,214 @@ import shape
 from bpals.findings import Group
 from bpals.numeric import reports_of_films
 from bpals.signal import reasons
-from bpals.signal.devices import Asked
-from bpals.signal.filmchecks import WORDS, read_checks
-from bpals.signal.pairs import lay_out
+from bpals.signal.layout import lay_out
+from bpals.signal.reasons import BLOCK, WORDS, Asked, Sentences, listed, read_checks, read_devices, unchecked
 from bpals.signal.trust import estimate
-from bpals.testing import tiny_dataset
+from bpals.testing import check_signal, tiny_dataset
 from bpals.types import FILM_ANSWERS, FILM_CHECKS, IMAGES, REVIEWS, Reviews, judgments_schema
 from world.words import mentions
 
 pytestmark = pytest.mark.quick
 
+# Sentences: each pair's list holds what the kinds say of it, in their order.
+
+
+def kinds_of(shape, seed=0):
+    """Three kinds: one that always speaks, one that seldom does, one that is silent."""
+    draw = np.random.default_rng(seed)
+    always = Sentences(words=[None, "a: one", "a: two"], which=draw.integers(1, 3, shape))
+    seldom = Sentences(words=[None, "b: here"], which=draw.random(shape) < 0.2)
+    return [seldom, Sentences(words=[None, "never"], which=np.zeros(shape, dtype=int)), always]
+
+
+@pytest.mark.parametrize("films", [0, 1, 50, BLOCK // 2 + 1])
+def test_each_claim_gets_its_sentences_in_the_order_of_the_kinds(films):
+    """Film by film and finding by finding, claims only, across the blocks in which they are gathered."""
+    kinds = kinds_of((films, 3))
+    claimed = np.random.default_rng(1).random((films, 3)) < 0.8
+    made = listed(kinds, claimed)
+    assert (made.name, made.dtype) == ("reasons", pl.List(pl.String))
+    expected = [
+        [kind.words[int(kind.which[row, column])] for kind in kinds if kind.which[row, column]]
+        for row, column in zip(*np.nonzero(claimed), strict=True)
+    ]
+    assert made.to_list() == expected
+
+
+def test_a_claim_of_which_nothing_is_said_has_an_empty_list():
+    """It is not null, and it does not take its neighbour's."""
+    kinds = kinds_of((40, 2))[:1]
+    made = listed(kinds, np.ones((40, 2), dtype=bool))
+    assert made.null_count() == 0
+    assert made.to_list() == [["b: here"] if said else [] for said in kinds[0].which.ravel()]
+    assert listed([], np.ones((2, 2), dtype=bool)).to_list() == [[]] * 4
+
+
+# Devices: present, absent or unknown, from judges that were asked about the film.
+
+IMAGES_OF_DEVICES = pl.DataFrame({"image_id": ["a", "b", "c", "d"]})
+
+
+def asked(p_present, *, judge="eye", topic="devices", outcome="answered", offsets=None):
+    """What a judge says of the films a, b, c: null where it was not asked."""
+    rows = [(film, topic, outcome, p, None, None, None) for film, p in zip("abc", p_present, strict=True)]
+    table = pl.DataFrame(rows, schema=FILM_ANSWERS, orient="row").drop_nulls("p_present")
+    return Asked(judge=judge, answers=table, offsets=offsets or {})
+
+
+def states(*judges):
+    """The words for the films a, b, c and d."""
+    return read_devices(IMAGES_OF_DEVICES, judges).column.to_list()
+
+
+def test_above_one_half_is_present_below_absent_and_silence_unknown():
+    """A film that nobody was asked about is never called free of devices."""
+    assert states(asked([0.8, 0.2, None])) == ["present", "absent", "unknown", "unknown"]
+    assert states() == ["unknown"] * 4
+
+
+def test_what_a_judge_says_without_a_film_is_taken_off():
+    """A judge that says yes to everything at .9 sees devices only where it says more than that."""
+    lean = 2.2  # the logit of .9
+    corrected = ["present", "absent", "absent", "unknown"]
+    assert states(asked([0.95, 0.85, 0.5], offsets={"devices": [lean, -lean]})) == corrected
+    assert states(asked([0.95, 0.85, 0.5], offsets={"devices": [lean, None]})) == corrected
+    assert states(asked([0.95, 0.85, 0.5], offsets={"Mass": [9, -9]})) == ["present", "present", "absent", "unknown"]
+
+
+def test_an_acquiescent_judge_is_not_corrected_twice():
+    """Yes to both polarities cancels: what is left without a film is half the difference of the two."""
+    assert states(asked([0.6, 0.4, 0.5], offsets={"devices": [3.0, 3.0]}))[:2] == ["present", "absent"]
+
+
+def test_several_judges_are_averaged_by_their_evidence():
+    """The surer one prevails, and those who see devices are named."""
+    found = read_devices(IMAGES_OF_DEVICES, [asked([0.9, 0.6, 0.6]), asked([0.6, 0.1, 0.7], judge="other")])
+    assert found.column.to_list() == ["present", "absent", "present", "unknown"]
+    assert found.seen_by.to_list() == [
+        "devices: eye and other see support devices on the film",
+        None,
+        "devices: eye and other see support devices on the film",
+        None,
+    ]
+    alone = read_devices(IMAGES_OF_DEVICES, [asked([0.99, None, None]), asked([0.4, None, None], judge="other")])
+    assert alone.seen_by[0] == "devices: eye sees support devices on the film"
+
+
+@pytest.mark.parametrize("outcome", ["abstained", "refused", "unparsed", "unsupported", "failed"])
+def test_a_failure_is_not_an_absence(outcome):
+    """Nor is an answer about another topic."""
+    assert states(asked([0.2, 0.2, 0.2], outcome=outcome)) == ["unknown"] * 4
+    assert states(asked([0.2, 0.2, 0.2], topic="quality")) == ["unknown"] * 4
+
+
+def test_the_column_and_the_reason_reach_every_claim_of_the_film(judged, panel, seen):
+    """And they change no trust."""
+    dataset = tiny_dataset()
+    films = dataset.images["image_id"]
+    rows = [(film, "devices", "answered", p, None, None, None) for film, p in zip(films[:2], (0.9, 0.1), strict=True)]
+    told = Asked(judge="eye", answers=pl.DataFrame(rows, schema=FILM_ANSWERS, orient="row"), offsets={})
+    with_it = estimate(dataset, judged(dataset), panel=panel(dataset, seen(dataset), asked=[told])).table
+    without = estimate(dataset, judged(dataset), panel=panel(dataset, seen(dataset))).table
+    check_signal(with_it, dataset.claims)
+    by_film = dict(with_it.group_by("image_id").agg(pl.col("devices").unique()).iter_rows())
+    unasked = {film: ["unknown"] for film in films[2:]}
+    assert by_film == {films[0]: ["present"], films[1]: ["absent"], **unasked}
+    said = with_it.select(pl.col("image_id"), pl.col("reasons").list.join("|").str.contains("devices: eye sees"))
+    assert said.filter("reasons")["image_id"].unique().to_list() == [films[0]]
+    changed = [name for name in with_it.columns if not with_it[name].equals(without[name])]
+    assert changed == ["reasons", "devices"]
+    assert np.array_equal(with_it["trust"].to_numpy(), without["trust"].to_numpy(), equal_nan=True)
+
+
+# Film checks in the signal: a column, and reasons; null where nobody looked.
+
+IMAGES_OF_FILMCHECKS = pl.DataFrame({"image_id": ["a", "b", "c"]})
+
+
+def films(**rows):
+    """What was found out about films: each film's own values, the rest null."""
+    listed = [dict.fromkeys(FILM_CHECKS) | {"image_id": name} | its for name, its in rows.items()]
+    return pl.DataFrame(listed, schema=FILM_CHECKS)
+
+
+def told(checks, film=0):
+    """The sentences about one film."""
+    return [said[film] for said in checks.told if said[film] is not None]
+
+
+def test_a_film_that_nobody_looked_at_is_not_called_sound():
+    """Null is not known; an empty list is nothing odd."""
+    checks = read_checks(
+        IMAGES_OF_FILMCHECKS, films(b={"checks": []}, a={"checks": ["blank"]}, stranger={"checks": ["blank"]})
+    )
+    assert checks.column.to_list() == [["blank"], [], None]
+    assert unchecked(IMAGES_OF_FILMCHECKS).to_list() == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (
+            {"checks": ["turned"], "turned": 90},
+            "film_turned: the film lies on its side, turned 90 degrees anticlockwise",
+        ),
+        (
+            {"checks": ["turned"], "turned": 180},
+            "film_turned: the film stands on its head, turned 180 degrees anticlockwise",
+        ),
+        (
+            {"checks": ["near_duplicate"], "near_duplicate_of": "z", "same_patient": False},
+            "film_near_duplicate: the film is the same exposure as z, of another patient",
+        ),
+        (
+            {"checks": ["near_duplicate"], "near_duplicate_of": "z", "same_patient": True},
+            "film_near_duplicate: the film is the same exposure as z, of the same patient",
+        ),
+        ({"checks": ["view"], "view": "PA"}, "film_view: recorded as PA, the film looks AP"),
+        (
+            {"checks": ["view"], "view": "PA", "view_marked": "AP", "markers": ["PORTABLE"]},
+            "film_view: recorded as PA, the film is marked PORTABLE",
+        ),
+    ],
+)
+def test_a_check_says_what_it_found(row, sentence):
+    """The number, the other film or the marker stands in the sentence."""
+    assert told(read_checks(IMAGES_OF_FILMCHECKS, films(a=row))) == [sentence]
+
+
+def test_every_check_has_a_sentence_and_several_may_speak_of_one_film():
+    """No check that fires is left without words."""
+    row = {"turned": 90, "near_duplicate_of": "z", "same_patient": True, "view": "PA", "unlike": 1.9}
+    sentences = told(read_checks(IMAGES_OF_FILMCHECKS, films(a=row | {"checks": list(WORDS)})))
+    assert [sentence.partition(":")[0] for sentence in sentences] == [f"film_{check}" for check in WORDS]
+
+
+def test_checks_change_a_column_and_reasons_and_nothing_else(panel, judged):
+    """Trust, flags and the order of reading are what they were."""
+    dataset = tiny_dataset()
+    film = dataset.images["image_id"][0]
+    checks = read_checks(dataset.images, films(**{film: {"checks": ["inverted", "lateral"]}}))
+    plain = estimate(dataset, judged(dataset), panel=panel(dataset)).table
+    noted = estimate(dataset, judged(dataset), panel=panel(dataset, checks=checks)).table
+    check_signal(noted, dataset.claims)
+    assert [name for name in plain.columns if not plain[name].equals(noted[name])] == ["reasons", "film_checks"]
+    its = noted.filter(pl.col("image_id") == film)
+    assert its["film_checks"].to_list() == [["inverted", "lateral"]] * its.height
+    assert all(reasons[-2].startswith("film_inverted: ") for reasons in its["reasons"])
+    assert noted.filter(pl.col("image_id") != film)["film_checks"].is_null().all()
+
+
+# Reasons: each code occurs, says what is so, and can be looked up.
+
 STATES = {"+": 1.0, "-": 0.0, "?": 0.5, ".": np.nan}
 
 
 @pytest.fixture
-def told(matrices):
+def told_of_reasons(matrices):
     """What the timeline of one patient says of each film, from a string: + present, - absent, ? uncertain, . silent."""
 
-    def told(strip, *, patient="p", studies=None):
+    def told_of_reasons(strip, *, patient="p", studies=None):
         images = pl.DataFrame(
             {
                 "image_id": [f"{number}.png" for number in range(len(strip))],
@@ -41,7 +231,7 @@ def told(matrices):
         pairs = matrices([[STATES[mark]] for mark in strip], [[0.3]] * len(strip))
         return reasons.timeline_reasons(pairs, images, reports_of_films(images)).of(0).to_list()
 
-    return told
+    return told_of_reasons
 
 
 @pytest.mark.parametrize(
@@ -76,23 +266,29 @@ def told(matrices):
         ("-.-", 1, None),
     ],
 )
-def test_what_the_neighbours_say(told, strip, film, sentence):
+def test_what_the_neighbours_say(told_of_reasons, strip, film, sentence):
     """The first case that holds speaks; silence is never called absence, and an uncertain film is no witness."""
-    assert told(strip)[film] == sentence
+    assert told_of_reasons(strip)[film] == sentence
 
 
-def test_where_a_dataset_has_studies_they_are_what_is_counted(told):
+def test_where_a_dataset_has_studies_they_are_what_is_counted(told_of_reasons):
     """Two films of one study are one witness, and no witness for one another."""
-    first, _, _, last = told("++--", studies=["a", "a", "b", "b"])
-    assert mentions(first, "timeline_against:", "absent", "after")
-    assert mentions(last, "timeline_against:", "present", "before")
-    assert [reason.partition(":")[0] for reason in told("+-", studies=["a", "a"])] == ["alone"] * 2
-    assert mentions(told("+---", studies=["a", "b", "c", "c"])[0], "only_here:", "absent on both")
+    first, _, _, last = told_of_reasons("++--", studies=["a", "a", "b", "b"])
+    assert first == "timeline_against: absent on the study after"
+    assert last == "timeline_against: present on the study before"
+    assert told_of_reasons("+-", studies=["a", "a"]) == ["alone: no other study of this patient"] * 2
+    assert (
+        told_of_reasons("+---", studies=["a", "b", "c", "c"])[0]
+        == "only_here: absent on both other studies of this patient"
+    )
 
 
-def test_a_film_without_a_patient_says_so(told):
+def test_a_film_without_a_patient_says_so(told_of_reasons):
     """It is not called alone: the dataset does not know."""
-    assert [reason.partition(":")[0] for reason in told("+-", patient=None)] == ["no_patient"] * 2
+    assert (
+        told_of_reasons("+-", patient=None)
+        == ["no_patient: the dataset names no patient, so no other film can speak"] * 2
+    )
 
 
 def test_a_co_label_is_named_where_it_makes_the_finding_more_common(matrices):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
+from bpals.numeric import NORMAL_95
 from bpals.signal import calibrate
-from bpals.signal.pairs import NORMAL_95
 from bpals.signal.rows import METHOD
 from bpals.signal.trust import estimate
 from bpals.signal.value import ranks

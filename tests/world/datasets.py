@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 from PIL import Image
 
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.pace import Pace
 from bpals.judges.record import RecordJudge, fold_of
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.transport import Endpoint
 from bpals.tasks.judge import Order, run_judge
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -25,7 +25,7 @@ FILMS = Path(__file__).with_name("two_folds") / "films.csv"
 """What `of_two_folds` makes of the films of the examples; tests/test_twofolds.py keeps it so."""
 SOURCE, MAPPING = f"table:{FILMS}", str(EXAMPLES / "films.toml")
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
-QUICK = Pace(first_wait_s=0.002, longest_wait_s=0.02, drain_s=5, tries=2, patience_s=0.5)
+QUICK = RunPolicy(first_wait_s=0.002, longest_wait_s=0.02, drain_s=5, tries=2, patience_s=0.5)
 """A pace for tests: the same rules with short waits."""
 
 

@@ -7,9 +7,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.pace import Pace
-from bpals.judges.run import Plan, run
+from bpals.judges.runner.messages import Plan
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.runner import run
+from bpals.judges.runner.transport import Endpoint
 from bpals.store.ledger import Ledger
 from bpals.types import Question
 from world import runs
@@ -20,7 +21,7 @@ QUESTIONS = tuple(
     for finding in FINDINGS
     for polarity in ("present", "absent")
 )
-PACE = Pace(in_flight=64, first_wait_s=0.01, longest_wait_s=0.05, drain_s=20)
+PACE = RunPolicy(in_flight=64, first_wait_s=0.01, longest_wait_s=0.05, drain_s=20)
 OPEN_FILMS = 8
 """At 64 in flight with 28 questions a film."""
 

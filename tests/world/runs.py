@@ -8,12 +8,12 @@ import json
 import math
 from dataclasses import dataclass, field
 
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.pace import Pace
-from bpals.judges.protocol import BadReply
-from bpals.judges.run import Plan, run
+from bpals.judges.runner.messages import Plan
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.runner import run
+from bpals.judges.runner.transport import Endpoint
 from bpals.store.ledger import Ledger
-from bpals.types import Film, JudgeCard, Question, Reply, Usage
+from bpals.types import BadReply, Film, JudgeCard, Question, Reply, Usage
 
 FINDINGS = ("Atelectasis", "Effusion", "Mass")
 QUESTIONS = tuple(
@@ -21,7 +21,7 @@ QUESTIONS = tuple(
     for finding in FINDINGS
     for polarity in ("present", "absent")
 )
-QUICK = Pace(first_wait_s=0.002, longest_wait_s=0.02, drain_s=5, watch_every_s=0.02, commit_every_s=0.005)
+QUICK = RunPolicy(first_wait_s=0.002, longest_wait_s=0.02, drain_s=5, watch_every_s=0.02, commit_every_s=0.005)
 """A pace for tests: the same rules with short waits."""
 
 

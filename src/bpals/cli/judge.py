@@ -19,9 +19,9 @@ from bpals.cli.score import number, sheet
 from bpals.cli.terminal import Invocation, LiveLine, bar, expanded, span
 from bpals.errors import UnknownName, UsageError
 from bpals.images.prepare import Preparation
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.pace import Pace
-from bpals.judges.rayengine import RayEngine
+from bpals.judges.runner.ray_executor import RayExecutor
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.transport import Endpoint
 from bpals.registry import (
     JUDGES,
     AskOptions,
@@ -212,12 +212,12 @@ class EngineOptions:
     ray_workers: int | None = option(None, "Workers; by default one a core of this machine.", least=1, panel=AWAY)
     ray_gpus: float = option(0.0, "GPUs that each worker holds.", least=0, panel=AWAY)
 
-    def open(self, say: Callable[[str], None]) -> RayEngine | None:
+    def open(self, say: Callable[[str], None]) -> RayExecutor | None:
         """Make the engine; options of Ray mean nothing to another."""
         ray: dict[str, Any] = {"address": self.ray_address, "workers": self.ray_workers, "gpus": self.ray_gpus or None}
         typed = {name: value for name, value in ray.items() if value is not None}
         if self.engine == "ray":
-            return RayEngine(**typed, say=say)
+            return RayExecutor(**typed, say=say)
         if self.engine != "here":
             raise UnknownName.of("engine", self.engine, ("here", "ray"), where="--engine")
         if typed:
@@ -281,7 +281,7 @@ def run(  # noqa: PLR0913  one object per group of options
         source=dataset.source,
         mapping=dataset.mapping,
         endpoints=_endpoints(server),
-        pace=Pace(
+        pace=RunPolicy(
             in_flight=server.in_flight,
             budget_tokens=server.budget_tokens,
             failure_share=asked.failure_share,

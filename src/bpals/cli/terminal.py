@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from bpals.judges.snapshot import Snapshot
+from bpals.judges.runner.progress import Snapshot
 from bpals.registry import options_of
 from bpals.text import several
 

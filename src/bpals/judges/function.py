@@ -22,11 +22,10 @@ from typing import Any, Literal
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary, fold
 from bpals.judges.cards import commercial_use
-from bpals.judges.protocol import ChatJudge, ImageJudge
 from bpals.optional import silence
 from bpals.registry import JudgeKind
 from bpals.store.workspace import check_judge_name
-from bpals.types import Film, JudgeCard, Question, Reply, Trained
+from bpals.types import ChatJudge, Film, ImageJudge, JudgeCard, Question, Reply, Trained
 
 Top = tuple[ast.stmt, str]
 """A statement at the top of a file, and its text."""

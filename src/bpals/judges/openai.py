@@ -28,9 +28,8 @@ from bpals.judges.prompts import (
     read_logprobs,
     read_samples,
 )
-from bpals.judges.protocol import BadReply, Line, R, Read, RequestRefused
 from bpals.registry import ASKING, AskOptions, ImageOptions, JudgeKind, ServerOptions, option
-from bpals.types import Film, JudgeCard, Question, Reply, Trained, Usage
+from bpals.types import BadReply, Client, Film, JudgeCard, Question, R, ReadReply, Reply, RequestRefused, Trained, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +232,7 @@ class OpenAIJudge:
         """List what every film is asked, in order."""
         return self.pack.questions(vocabulary, topics=self.topics, reply=self.layout == "single")
 
-    async def ask_line(self, film: Film | None, questions: Sequence[Question], line: Line) -> Sequence[Reply]:
+    async def ask_line(self, film: Film | None, questions: Sequence[Question], line: Client) -> Sequence[Reply]:
         """Answer up to `at_once` questions about one film through the line, a reply each, in order."""
         try:
             if self.layout == "joint":
@@ -246,10 +245,10 @@ class OpenAIJudge:
             why = f"the endpoint takes no question without an image: {refusal}"
             return [Reply(outcome="unsupported", why=why)] * len(questions)
 
-    async def _ask_logprobs(self, film: Film | None, question: Question, line: Line) -> Reply:
+    async def _ask_logprobs(self, film: Film | None, question: Question, line: Client) -> Reply:
         return await self._post(film, self.pack.prompt(question), line, self._read_logprobs)
 
-    async def _ask_sampled(self, film: Film | None, question: Question, line: Line) -> Reply:
+    async def _ask_sampled(self, film: Film | None, question: Question, line: Client) -> Reply:
         prompt = self.pack.prompt(question)
         choices: list[Choice] = []
         while len(choices) < self.samples:
@@ -264,7 +263,7 @@ class OpenAIJudge:
             reading = Reading("refused", mass=reading.mass, why=refused)
         return _reply(reading, kept[0], "sampled", text="\n".join(choice.text for choice in kept))
 
-    async def _ask_joint(self, film: Film | None, questions: Sequence[Question], line: Line) -> list[Reply]:
+    async def _ask_joint(self, film: Film | None, questions: Sequence[Question], line: Client) -> list[Reply]:
         labels = [joint_label(question) for question in questions]
         room = {"max_tokens": JOINT_TOKENS[0] + JOINT_TOKENS[1] * len(labels)}
         choices = await self._post(film, self.pack.joint_prompt(questions), line, read_completion, room)
@@ -292,7 +291,12 @@ class OpenAIJudge:
         return self.layout == "single" and self.method == "sampled"
 
     async def _post(
-        self, film: Film | None, prompt: str, line: Line, read: Read[R], extra: Mapping[str, object] | None = None
+        self,
+        film: Film | None,
+        prompt: str,
+        line: Client,
+        read: ReadReply[R],
+        extra: Mapping[str, object] | None = None,
     ) -> R:
         """Send one request, with the film's bytes or, where the server has them, its uuid alone."""
         ending = _ending(prompt, {key: value for key, value in (extra or {}).items() if key not in self.parameters})

@@ -427,9 +427,13 @@ class RecordJudge:
         *,
         only_folds: Sequence[int] | None = None,
         progress: Progress | None = None,
+        record: Record | None = None,
     ) -> pl.DataFrame:
-        """Answer for every claim (or for those of some folds), as JUDGMENTS in the order of the claims."""
-        record = read_record(images, claims, vocabulary)
+        """Answer for every claim (or for those of some folds), as JUDGMENTS in the order of the claims.
+
+        `record` is `timeline.read_record` of the same tables, where somebody has read it already.
+        """
+        record = record or read_record(images, claims, vocabulary)
         films = Films(evidence=record.evidence, states=record.states, single=record.others == 0)
         p_present, asked = self._cross_fit(films, record.patients, only_folds, progress)
         return self._judgments(images, claims, vocabulary, p_present, asked)
@@ -442,12 +446,13 @@ class RecordJudge:
         groups: Sequence[Group],
         *,
         progress: Progress | None = None,
+        record: Record | None = None,
     ) -> pl.DataFrame:
         """Answer for groups as for findings of their own: one row a film and group, as JUDGMENTS.
 
         No claim of the film is heard here, because a member's claim gives away the group's.
         """
-        record = read_record(images, claims, vocabulary)
+        record = record or read_record(images, claims, vocabulary)
         members = [[vocabulary.findings.index(name) for name in group.members] for group in groups]
         said = [group.claim(record.states[:, its])[:, None] for group, its in zip(groups, members, strict=True)]
         states = np.concatenate([record.states, *said], axis=1)

@@ -22,14 +22,13 @@ import polars as pl
 from PIL import Image
 
 from bpals.errors import JudgeError
-from bpals.judges.line import GaveUp
 from bpals.judges.openai import Method, OpenAIJudge
 from bpals.judges.prompts import WRAPPING
-from bpals.judges.protocol import ChatJudge, ImageJudge, Line, R, Read, RequestRefused
-from bpals.judges.run import Plan, lines
-from bpals.judges.waiting import wait_for
+from bpals.judges.runner.dispatch import open_clients
+from bpals.judges.runner.messages import Plan, RetriesExhausted
+from bpals.judges.runner.runner import wait_for
 from bpals.text import several
-from bpals.types import Film, Question, Reply
+from bpals.types import ChatJudge, Client, Film, ImageJudge, Question, R, ReadReply, Reply, RequestRefused
 
 SEED = 20171
 BITS = 255
@@ -113,7 +112,7 @@ AT_ONCE = 6
 SIDE_PX = 512
 ROUNDS = 2
 
-OpenLine = Callable[[], Line]
+OpenLine = Callable[[], Client]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +153,7 @@ class Observed:
 class _Witness:
     """A line that remembers what went over it."""
 
-    line: Line
+    line: Client
     models: list[str]
     calls: list[int]
     keeps: list[bool]
@@ -167,7 +166,7 @@ class _Witness:
     def image_sent(self, sent: bool) -> None:
         self.line.image_sent = sent
 
-    async def post(self, body: bytes, read: Read[R]) -> R:
+    async def post(self, body: bytes, read: ReadReply[R]) -> R:
         def seen(payload: Mapping[str, Any]) -> R:
             self.models.append(str(payload.get("model") or ""))
             self.keeps[0] |= any(mark in payload for mark in OF_VLLM)
@@ -388,7 +387,7 @@ async def _decide_image_by(trial: _Trial, repeat: float | None) -> None:
     try:
         again = await trial.ask(film, 0, judge=kept, line=line)
         refused = trial.calls[0] - between > between - before  # a miss costs a second request, with the bytes
-    except GaveUp:  # llama.cpp answers 500 to an image without bytes
+    except RetriesExhausted:  # llama.cpp answers 500 to an image without bytes
         again, refused = sent, True
     lost = again.first.usage.prompt < sent.first.usage.prompt
     lost |= not trial.sampled and sent.distance(again) > max(UNSTEADY, 3 * (repeat or 0.0))
@@ -539,8 +538,8 @@ async def _ask_lines(judge: ChatJudge, films: Mapping[str, Film], plan: Plan) ->
     size = min(judge.at_once, len(plan.questions))
     chunks = [plan.questions[at : at + size] for at in range(0, len(plan.questions), size)]
     said: dict[str, Sequence[Reply]] = {}
-    async with lines(plan.endpoints, plan.pace) as open_line:
+    async with open_clients(plan.endpoints, plan.pace) as open_client:
         for image_id, film in films.items():
-            parts = await asyncio.gather(*(judge.ask_line(film, chunk, open_line()) for chunk in chunks))
+            parts = await asyncio.gather(*(judge.ask_line(film, chunk, open_client()) for chunk in chunks))
             said[image_id] = [reply for part in parts for reply in part]
     return said

@@ -1,9 +1,9 @@
-"""Calibration on expert labels: from the judges' answer and the claim to P(the finding is there).
+"""Stage 3, calibrate: from the judges' answer and the label to P(present), fitted on expert labels of one finding.
 
 For each finding a ridge logistic regression is fitted on the reviewed pairs. Which one, of a few designs and penalties,
-is chosen by cross-validation over patients, so that few reviews leave the judges' own answer nearly alone and many
-reviews may correct it. The trust of a reviewed pair comes from a fit, choice included, that saw no review of its
-patient.
+is chosen by cross-validation over patients: few reviews leave the judges' answer nearly alone, many may correct it.
+Labels of presence and of absence are then bent apart. The trust of a reviewed pair comes from a fit, choice included,
+that saw no review of its patient.
 """
 
 from __future__ import annotations
@@ -14,30 +14,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from bpals.signal.directions import Seen, directions
-from bpals.signal.learn import Common, Reviewed, Rows, School, Topic
-from bpals.signal.pairs import Matrix, sigmoid
-from bpals.signal.ridge import newton
+from bpals.numeric import NORMAL_95, Matrix, log_loss, logit, newton, sigmoid
+from bpals.signal.hierarchical import Reviewed, SharedFit, Topic
+from bpals.signal.layout import Bools, Ints
 
-Prediction = Callable[[Rows], tuple[Matrix, Matrix]]
+Prediction = Callable[[Ints], tuple[Matrix, Matrix]]
+"""From rows of images to their logits and the logits' standard deviations."""
+Curve = Callable[[Matrix], Matrix]
 
 FOLDS = 5
 BLOCK = 16_384
-"""Films predicted at a time, which bounds the memory."""
+"""Images predicted at a time, which bounds the memory."""
 PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0)
 ENOUGH_ERRORS = 12
-"""With fewer reviewed errors, whichever fold of patients is left out, nothing is learned: a handful would decide."""
+"""With fewer reviewed errors, whichever fold of patients is left out, nothing is fitted: a handful would decide."""
 OWN_ERRORS = 100
 """With fewer, a finding borrows from the others; from here on it has enough of its own."""
 OTHERS_ERRORS = 40
-"""With fewer, the answers about the other findings are not heard."""
+"""With fewer, the answers about the other findings are not used."""
 WIDE_ERRORS = 200
 """With fewer, the wide design is not tried: it has more columns than errors."""
 NOBODY: frozenset[int] = frozenset()
 """No patient is left out."""
+FEW, MANY = 100, 1000
+"""Reviews of one direction up to which a line bends the logit, and up to which Venn-Abers does."""
+STRETCH = np.array([1.0, 4.0])
+"""How firmly shift and stretch are held where reviews are few."""
+SMOOTH = 0.02
+"""Isotonic chances are kept this far from 0 and 1: nobody has seen enough to be certain."""
+MOST_BINS = 128
+"""Neighbouring scores are taken together until there are no more than this: the cost grows with the third power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +53,10 @@ class Design:
     """One way to turn what is known of a pair into columns."""
 
     name: str
-    start: Callable[[Rows, frozenset[int]], tuple[Matrix, Matrix]]
+    start: Callable[[Ints, frozenset[int]], tuple[Matrix, Matrix]]
     """The logit that the columns correct, with its standard deviation, known without some patients' reviews."""
-    columns: Callable[[Rows], Matrix] | None = None
-    """From rows of films to columns: a matrix of all films would be made only to be thrown away."""
+    columns: Callable[[Ints], Matrix] | None = None
+    """From rows of images to columns: a matrix of all images would be made only to be thrown away."""
     many: bool = False
     """Whether it has so many columns that the firmest penalty is taken which is not clearly worse."""
     errors: int = 0
@@ -69,9 +77,9 @@ class Context:
     evidence: Matrix
 
     @property
-    def common(self) -> Common:
+    def common(self) -> Matrix:
         """What all findings share."""
-        return Common(columns=np.concatenate([self.no_finding, self.view], axis=1))
+        return np.concatenate([self.no_finding, self.view], axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,37 +109,37 @@ Choose = Callable[[frozenset[int]], Fitted]
 """Without the reviews of some patients: which design, fitted."""
 
 
-def fold_of_patient(patients: pl.Series) -> npt.NDArray[np.int64]:
-    """Give each film a fold by a hash of its patient alone."""
+def fold_of_patient(patients: pl.Series) -> Ints:
+    """Give each image a fold by a hash of its patient alone."""
     names = patients.unique(maintain_order=True).to_list()
     folds = [int.from_bytes(hashlib.sha256(b"calibrate:" + name.encode()).digest()[:4]) % FOLDS for name in names]
     return patients.replace_strict(names, folds, return_dtype=pl.Int64).to_numpy()
 
 
-def designs(topic: Topic, context: Context, school: School) -> list[Design]:
+def designs(topic: Topic, context: Context, shared_fit: SharedFit) -> list[Design]:
     """List the designs for one finding, the plainest first."""
-    judged, said = topic.judged[:, None], topic.said[:, None]
+    judged, claim = topic.judged[:, None], topic.claim[:, None]
 
-    def own(rows: Rows, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
+    def own(rows: Ints, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
         return topic.judged[rows], np.zeros(len(rows))
 
-    def shared(rows: Rows, without: frozenset[int]) -> tuple[Matrix, Matrix]:
-        return school.correct(topic, rows, without)
+    def shared(rows: Ints, without: frozenset[int]) -> tuple[Matrix, Matrix]:
+        return shared_fit.correct(topic, rows, without)
 
-    def nothing(rows: Rows, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
+    def nothing(rows: Ints, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
         return np.zeros(len(rows)), np.zeros(len(rows))
 
-    def summed(rows: Rows, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
+    def summed(rows: Ints, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
         return topic.summed[rows], np.zeros(len(rows))
 
-    def around(rows: Rows) -> Matrix:
-        return np.concatenate([part[rows] for part in (judged, said, context.no_finding, context.view)], axis=1)
+    def around(rows: Ints) -> Matrix:
+        return np.concatenate([part[rows] for part in (judged, claim, context.no_finding, context.view)], axis=1)
 
-    def others(rows: Rows) -> Matrix:
+    def others(rows: Ints) -> Matrix:
         return np.concatenate([around(rows), context.logits[rows]], axis=1)
 
-    def wide(rows: Rows) -> Matrix:
-        crossed = context.logits[rows] * said[rows]
+    def wide(rows: Ints) -> Matrix:
+        crossed = context.logits[rows] * claim[rows]
         return np.concatenate([others(rows), context.states[rows], context.evidence[rows], crossed], axis=1)
 
     return [
@@ -144,16 +152,16 @@ def designs(topic: Topic, context: Context, school: School) -> list[Design]:
     ]
 
 
-def chooser(topic: Topic, context: Context, school: School) -> Choose:
+def chooser(topic: Topic, context: Context, shared_fit: SharedFit) -> Choose:
     """Choose among the designs for one finding."""
-    listed = designs(topic, context, school)
+    listed = designs(topic, context, shared_fit)
     return lambda without: choose_among(listed, topic, without)
 
 
-def teaches(topic: Topic) -> bool:
+def can_fit(topic: Topic) -> bool:
     """Say whether a finding can be fitted: whichever fold of patients is left out, the others have errors enough.
 
-    A fit of some patients' films and not of others' would put two scales into one finding.
+    A fit of some patients' images and not of others' would put two scales into one finding.
     """
     folds = np.unique(topic.reviewed.fold)
     return topic.least_errors >= ENOUGH_ERRORS and not any(
@@ -162,7 +170,7 @@ def teaches(topic: Topic) -> bool:
 
 
 def calibrate(topic: Topic, choose: Choose) -> Calibrated:
-    """Fit one finding on its reviews; reviewed films get a probability that their patient's reviews did not touch."""
+    """Fit one finding on its reviews; reviewed images get a probability that their patient's reviews did not touch."""
     chosen = choose(NOBODY)
     z, spread = _bent(chosen, topic, NOBODY)(np.arange(len(topic.judged)))
     for fold in np.unique(topic.reviewed.fold):
@@ -183,7 +191,7 @@ def choose_among(listed: Sequence[Design], topic: Topic, without: frozenset[int]
     """Choose design and penalty by cross-validation over patients, then fit on all the reviews.
 
     A later design must be better by more than one standard error of the difference, pair by pair, and of one with many
-    columns the firmest penalty is taken that is not worse by more: what is gained by chance on the reviewed films is
+    columns the firmest penalty is taken that is not worse by more: what is gained by chance on the reviewed images is
     lost on the others.
     """
     reviewed = topic.reviewed.without(without)
@@ -219,21 +227,21 @@ def better(losses: Matrix, than: Matrix) -> bool:
 def _bent(fitted: Fitted, topic: Topic, without: frozenset[int]) -> Prediction:
     """Bend the fit's logits apart for claims of presence and absence, as unseen patients show that they need it."""
     reviewed = topic.reviewed.without(without)
-    said = topic.said[reviewed.rows]
+    claim = topic.claim[reviewed.rows]
     seen = Seen(z=fitted.held_out, present=reviewed.present, weight=reviewed.weight, fold=reviewed.fold)
-    bent = directions({claimed: seen.take(said == claimed) for claimed in (0, 1)})
+    bent = directions({claimed: seen.take(claim == claimed) for claimed in (0, 1)})
 
-    def predict(rows: Rows) -> tuple[Matrix, Matrix]:
+    def predict(rows: Ints) -> tuple[Matrix, Matrix]:
         z, spread = fitted.predict(rows)
-        said = topic.said[rows]
-        return bent.apply(z, said), np.hypot(spread, bent.spread(z, said))
+        claim = topic.claim[rows]
+        return bent.apply(z, claim), np.hypot(spread, bent.spread(z, claim))
 
     return predict
 
 
 def losses(z: Matrix, reviewed: Reviewed) -> Matrix:
     """Measure each review's log-loss, times its weight."""
-    return np.asarray(reviewed.weight * (np.logaddexp(0, z) - reviewed.present * z))
+    return np.asarray(reviewed.weight * log_loss(z, reviewed.present))
 
 
 def _held_out(design: Design, penalty: float, topic: Topic, without: frozenset[int]) -> Matrix:
@@ -247,14 +255,14 @@ def _held_out(design: Design, penalty: float, topic: Topic, without: frozenset[i
 
 
 def _fit(design: Design, penalty: float, topic: Topic, without: frozenset[int]) -> Prediction:
-    """Fit by damped Newton steps; the answer is a function from films to logits and their standard deviation."""
+    """Fit by damped Newton steps; the answer is a function from images to logits and their standard deviation."""
     reviewed = topic.reviewed.without(without)
     made = design.columns or _no_columns
     sample = made(reviewed.rows)
     centre = sample.mean(axis=0) if len(sample) else np.zeros(sample.shape[1])
     scale = np.where(np.ptp(sample, axis=0) > 0, sample.std(axis=0), 1.0) if len(sample) else np.ones(sample.shape[1])
 
-    def columns(rows: Rows) -> Matrix:
+    def columns(rows: Ints) -> Matrix:
         return np.concatenate([np.ones((len(rows), 1)), (made(rows) - centre) / scale], axis=1)
 
     inputs, start = columns(reviewed.rows), design.start(reviewed.rows, without)[0]
@@ -264,7 +272,7 @@ def _fit(design: Design, penalty: float, topic: Topic, without: frozenset[int]) 
     weights, curvature = newton(inputs, start, reviewed.present, ridge, reviewed.weight)
     covariance = np.linalg.inv(curvature)
 
-    def predict(rows: Rows) -> tuple[Matrix, Matrix]:
+    def predict(rows: Ints) -> tuple[Matrix, Matrix]:
         z, spread = np.empty(len(rows)), np.empty(len(rows))
         for begin in range(0, len(rows), BLOCK):
             block = slice(begin, begin + BLOCK)
@@ -277,5 +285,185 @@ def _fit(design: Design, penalty: float, topic: Topic, without: frozenset[int]) 
     return predict
 
 
-def _no_columns(rows: Rows) -> Matrix:
+def _no_columns(rows: Ints) -> Matrix:
     return np.zeros((len(rows), 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Reviewed labels of one direction: the logit that was made without the patient, and what was there."""
+
+    z: Matrix
+    present: Matrix
+    weight: Matrix
+    fold: Ints
+
+    def take(self, kept: Bools) -> Seen:
+        """Keep some of the claims."""
+        return Seen(z=self.z[kept], present=self.present[kept], weight=self.weight[kept], fold=self.fold[kept])
+
+    @property
+    def one_sided(self) -> bool:
+        """Say that nothing can be learned from them."""
+        return bool((self.present > 0.5).all() or not (self.present > 0.5).any())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directions:
+    """The curve of each direction, by what is claimed (1 or 0), and how sure the probabilities are."""
+
+    curves: Mapping[int, Curve]
+    unsure: Mapping[int, Curve]
+
+    def apply(self, z: Matrix, claim: Matrix) -> Matrix:
+        """Bend the logits; a claim of neither kind keeps its own."""
+        bent = z.copy()
+        for claimed, curve in self.curves.items():
+            its = claim == claimed
+            bent[its] = curve(z[its])
+        return bent
+
+    def spread(self, z: Matrix, claim: Matrix) -> Matrix:
+        """Say how unsure the probability is, as a standard deviation of its logit."""
+        deviation = np.zeros(len(z))
+        for claimed, unsure in self.unsure.items():
+            its = claim == claimed
+            deviation[its] = unsure(z[its])
+        return deviation
+
+
+# Below FEW reviews the logit is only stretched and shifted, held near as it is. Up to MANY Venn-Abers says the
+# probability, beyond that isotonic regression; between their places the curve is straight, so that order is kept.
+# These two stand only where they are better, on patients they have not seen, by more than one standard error.
+def directions(seen: Mapping[int, Seen]) -> Directions:
+    """Fit each direction on its own reviewed claims."""
+    curves, unsure = {}, {}
+    for claimed, its in seen.items():
+        if its.one_sided:
+            continue
+        if len(its.z) < FEW or _better(its):
+            curves[claimed] = _curve(its)
+        unsure[claimed] = _unsure(its)
+    return Directions(curves=curves, unsure=unsure)
+
+
+def _curve(seen: Seen) -> Curve:
+    """Fit the curve that this many reviews allow."""
+    if len(seen.z) < FEW:
+        shift, stretch = _stretched(seen)[0]
+        return lambda z: np.asarray(shift + max(1 + stretch, 0.1) * z)
+    if len(seen.z) <= MANY:
+        fitted = VennAbers.of(seen.z, seen.present)
+        return _through(fitted.centre, np.maximum.accumulate(logit(fitted.p)))
+    places, chance = isotonic(seen.z, seen.present)
+    return _through(places, logit(np.clip(chance, SMOOTH, 1 - SMOOTH)))
+
+
+def _unsure(seen: Seen) -> Curve:
+    """Find how unsure the curve is along the logits: as its fit says, or as far as Venn-Abers' answers lie apart."""
+    if len(seen.z) < FEW:
+        (first, both), (_, second) = np.linalg.inv(_stretched(seen)[1])
+        return lambda z: np.asarray(np.sqrt(np.maximum(first + 2 * both * z + second * z**2, 0)))
+    return VennAbers.of(seen.z, seen.present).spread
+
+
+def _stretched(seen: Seen) -> tuple[Matrix, Matrix]:
+    """Fit shift and stretch, with their curvature."""
+    inputs = np.stack([np.ones(len(seen.z)), seen.z], axis=1)
+    return newton(inputs, seen.z, seen.present, STRETCH, seen.weight)
+
+
+def _through(places: Matrix, logits: Matrix) -> Curve:
+    """Draw straight lines between the places, and beyond the last ones go on as the logit does."""
+    first, last = places[0], places[-1]
+
+    def curve(z: Matrix) -> Matrix:
+        beyond = np.minimum(z - first, 0) + np.maximum(z - last, 0)
+        return np.asarray(np.interp(z, places, logits) + beyond)
+
+    return curve
+
+
+def _better(seen: Seen) -> bool:
+    """Say whether the curve tells unseen patients better than the logit as it is, by more than one standard error."""
+    gain = np.zeros(len(seen.z))
+    for fold in np.unique(seen.fold):
+        held = seen.fold == fold
+        others = seen.take(~held)
+        if len(others.z) == 0 or others.one_sided:
+            return False
+        z, there = seen.z[held], seen.present[held]
+        bent = _curve(others)(z)
+        gain[held] = seen.weight[held] * (log_loss(z, there) - log_loss(bent, there))
+    return bool(len(gain) > 1 and gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VennAbers:
+    """Two isotonic fits, with the pair in question called absent (p0) and called present (p1).
+
+    They enclose what can be said; one probability of them is p1 / (1 - p0 + p1).
+    """
+
+    centre: Matrix
+    """The mean score of each place."""
+    low: Matrix
+    high: Matrix
+
+    @classmethod
+    def of(cls, score: Matrix, present: Matrix) -> VennAbers:
+        """Fit scores and what was there, 1 or 0 or a chance between."""
+        # Equal scores share a place, so that the order in which pairs are named does not matter.
+        rank = np.searchsorted(np.sort(score), score)
+        _, place = np.unique(rank * min(MOST_BINS, len(score)) // max(len(score), 1), return_inverse=True)
+        count, hits, total = (
+            np.bincount(place, weights).astype(np.float64) for weights in (np.ones(len(score)), present, score)
+        )
+        return cls(
+            centre=total / count,
+            low=_isotonic_with(count, hits, 0.0),
+            high=_isotonic_with(count, hits, 1.0),
+        )
+
+    @property
+    def p(self) -> Matrix:
+        """The one probability that the two come to."""
+        return np.asarray(self.high / (1 - self.low + self.high))
+
+    def spread(self, score: Matrix) -> Matrix:
+        """Say how unsure the probability is at other scores, as the standard deviation of its logit.
+
+        The 95 % interval about p is as wide as the two answers lie apart. Their own logits would not do: where nothing
+        came true one of the answers is 0, and its logit without end.
+        """
+        deviation = (self.high - self.low) / (2 * NORMAL_95 * self.p * (1 - self.p))
+        return np.asarray(np.interp(score, self.centre, deviation))
+
+
+def isotonic(score: Matrix, present: Matrix) -> tuple[Matrix, Matrix]:
+    """Fit the best rising curve through what was there: scores in order, and the chance at each of them."""
+    # Of equal scores the greatest outcome comes first: then they are all pooled.
+    order = np.lexsort((-present, score))
+    level = np.empty(0)
+    size = np.empty(0)
+    for value in present[order]:
+        level, size = np.append(level, value), np.append(size, 1.0)
+        while len(level) > 1 and level[-2] >= level[-1]:
+            both = size[-2] + size[-1]
+            joined = (level[-2] * size[-2] + level[-1] * size[-1]) / both
+            level, size = np.append(level[:-2], joined), np.append(size[:-2], both)
+    return score[order], np.repeat(level, size.astype(np.int64))
+
+
+def _isotonic_with(count: Matrix, hits: Matrix, added: float) -> Matrix:
+    """Give, at each place, the isotonic answer once a pair with this outcome is added there.
+
+    The isotonic answer at a place is the greatest, over all starts up to it, of the least mean over all ends from it.
+    """
+    many, much = (np.concatenate([[0.0], np.cumsum(values)]) for values in (count, hits))
+    answer = np.empty(len(count))
+    for place in range(len(count)):
+        starts, ends = slice(0, place + 1), slice(place + 1, len(count) + 1)
+        mean = (much[ends] - much[starts, None] + added) / (many[ends] - many[starts, None] + 1)
+        answer[place] = mean.min(axis=1).max()
+    return answer

@@ -1,9 +1,9 @@
-"""Hardness: where readers would split, so that low trust means nobody can tell rather than the claim is wrong.
+"""Hardness: where readers would split, so that low trust means nobody can tell rather than the label is wrong.
 
 Pairs that two or more readers read teach it: a ridge logistic regression of `the readers split or one hedged` on what
 is known of every pair before anybody reads it. Findings share the slopes and have levels of their own, so that one with
-few reads borrows from the others. Slopes of their own are tried too, and kept if patients that were held out are told
-better by them. A pair on a film that was read gets its chance from a fit without the film's patient.
+few reads borrows from the others. Slopes of their own are tried too, and kept if patients that were held out are
+predicted better by them. A pair on an image that was read gets its chance from a fit without the image's patient.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ import numpy as np
 import polars as pl
 
 from bpals.findings import Group
+from bpals.numeric import Matrix, logit, newton, sigmoid
 from bpals.signal.flags import LOW_TRUST
-from bpals.signal.pairs import Matrix, logit, sigmoid
-from bpals.signal.ridge import newton
-from bpals.signal.voices import Bools, Counts, Ints
+from bpals.signal.layout import Bools, Estimate, Hard, Ints
 from bpals.text import several
 
 FEWEST_PAIRS = 100
 """With fewer pairs that several readers read, or ..."""
 FEWEST_SPLITS = 20
-"""... fewer of them split, or as few not split, nothing is learnt."""
+"""... fewer of them split, or as few not split, nothing is fitted."""
 FEWEST_OF_FINDING = 20
 """A finding with fewer such pairs is not spoken of: its own level is not known."""
-MINORITY = 0.333
-"""Judges split where the smaller side is at least a third of them."""
 PENALTIES = ((10.0, np.inf), (100.0, np.inf), (10.0, 100.0), (100.0, 300.0))
 """What pulls the shared slopes to 0, and a finding's own slopes to the shared ones; the plainest first."""
 LEVEL_PENALTY = 1.0
@@ -38,14 +35,14 @@ LEVEL_PENALTY = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What is known of the films: a number a film."""
+    """What is known of the images: a number per image."""
 
     view: Matrix
-    """1 on a film of the rarer view."""
+    """1 on an image of the rarer view."""
     devices: Matrix
     """1 where image judges see support devices."""
     crowd: Matrix
-    """How many findings are claimed."""
+    """How many findings are labelled present."""
     fold: Ints
     """By patient."""
 
@@ -57,25 +54,25 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One finding or group as the model sees it: a number a film."""
+    """One finding or group as the model sees it: a number per image."""
 
     finding: str
     states: Matrix
     """1 present, 0 absent, 0.5 uncertain, NaN silent."""
     p_present: Matrix
     spread: Matrix
-    """Standard deviation of the record judge's own logit: what a fit adds to it says little of readers."""
+    """Standard deviation of the metadata judge's own logit: what a fit adds to it says little of readers."""
     quarrel: Matrix
     """How far the judges lie apart; 0 where fewer than two of them answered."""
 
     @property
     def trust(self) -> Matrix:
-        """Say how far the claim is trusted; NaN where it is uncertain or silent, or nobody answered."""
+        """Say how far the label is trusted; NaN where it is uncertain or silent, or nobody answered."""
         definite = (self.states == 0) | (self.states == 1)
         return np.where(definite, np.where(self.states == 1, self.p_present, 1 - self.p_present), np.nan)
 
     def columns(self, conditions: Conditions) -> Matrix:
-        """Lay out what the model sees of every film."""
+        """Lay out what the model sees of every image."""
         p = np.nan_to_num(self.p_present, nan=0.5)
         z = logit(p)
         own = [z, np.abs(z), p * (1 - p), np.nan_to_num(self.states, nan=0.5), self._own_spread, self.quarrel]
@@ -83,39 +80,20 @@ class Subject:
 
     @property
     def _own_spread(self) -> Matrix:
-        """The spread; where the record judge did not answer and others did, the usual one."""
+        """The spread; where the metadata judge did not answer and others did, the usual one."""
         known = self.spread[~np.isnan(self.spread)]
         return np.nan_to_num(self.spread, nan=float(known.mean()) if len(known) else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hard:
-    """Where readers would split on one finding."""
-
-    p_split: Matrix
-    """A number a film; NaN where nobody answered about the finding."""
-    cut: float
-    """Above it a claim of low trust is hard: the median of the reviewed claims of low trust."""
-    usual: float
-    """The share of the reviewed pairs that did split."""
-    pairs: int
-    """How many pairs were read by several readers."""
-
-    @property
-    def split(self) -> Matrix:
-        """Say where readers would split more often than over half of the reviewed claims of low trust: 1, 0, NaN."""
-        return np.where(np.isnan(self.p_split), np.nan, (self.p_split > self.cut).astype(float))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """What the reads taught."""
+class Hardness:
+    """What single reads say of all findings."""
 
     findings: Mapping[str, Hard] = field(default_factory=dict)
-    told: Mapping[str, Any] = field(default_factory=dict)
-    """How it was learnt, or why not: for the run record."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """How it was fitted, or why not: for the run record."""
 
-    def followed_by(self, groups: Sequence[Group]) -> Lesson:
+    def followed_by(self, groups: Sequence[Group]) -> Hardness:
         """Let the members of a group follow it where nobody read them themselves."""
         members = {
             member: self.findings[group.name]
@@ -124,6 +102,26 @@ class Lesson:
             for member in group.members
         }
         return replace(self, findings=members | dict(self.findings))
+
+
+def subjects_of(estimate: Estimate) -> list[Subject]:
+    """Give each finding as the model of readers who split sees it."""
+    # Row by row in memory: in another order a column's sum differs in the last bit.
+    judges = [
+        logit(estimate.record.p_present),
+        *(np.where(its.used, np.ascontiguousarray(its.evidence), np.nan) for its in estimate.judges),
+    ]
+    apart = quarrel(judges)
+    return [
+        Subject(
+            finding=finding,
+            states=estimate.pairs.states[:, column],
+            p_present=estimate.p_present[:, column],
+            spread=estimate.record.spread[:, column],
+            quarrel=apart[:, column],
+        )
+        for column, finding in enumerate(estimate.pairs.findings)
+    ]
 
 
 def quarrel(judges: Sequence[Matrix]) -> Matrix:
@@ -141,14 +139,8 @@ def quarrel(judges: Sequence[Matrix]) -> Matrix:
     return np.where(count > 1, np.sqrt(np.maximum(variance, 0)), 0.0)
 
 
-def judges_split(agreement: Matrix, asked: Counts) -> Matrix:
-    """Say where judges stand on both sides of a claim: 1, 0, NaN where fewer than two of them answered."""
-    both = (agreement >= MINORITY) & (agreement <= 1 - MINORITY)
-    return np.where((asked > 1) & ~np.isnan(agreement), both.astype(float), np.nan)
-
-
 def disagreements(reads: pl.DataFrame) -> pl.DataFrame:
-    """Say of each pair that several readers read whether they split: two said different things, or one hedged."""
+    """Say of each pair that several readers read whether they split: two verdicts differ, or one hedged."""
     unsure = pl.col("verdict").is_in(["uncertain", "unreadable"]).any()
     pairs = reads.group_by("image_id", "finding", maintain_order=True).agg(
         reads=pl.len(), split=(pl.col("verdict").n_unique() > 1) | unsure
@@ -156,25 +148,25 @@ def disagreements(reads: pl.DataFrame) -> pl.DataFrame:
     return pairs.filter(pl.col("reads") > 1).select("image_id", "finding", "split")
 
 
-def learn(subjects: Sequence[Subject], conditions: Conditions, reads: pl.DataFrame, image_ids: pl.Series) -> Lesson:
-    """Learn from REVIEWS where readers split; with too few of them nothing is said, and the lesson says so."""
-    films = pl.DataFrame({"image_id": image_ids}).with_row_index("row")
-    split = disagreements(reads).join(films, on="image_id")
+def fit(subjects: Sequence[Subject], conditions: Conditions, reads: pl.DataFrame, image_ids: pl.Series) -> Hardness:
+    """Fit on REVIEWS where readers split; with too few of them nothing is fitted, and the summary says so."""
+    images = pl.DataFrame({"image_id": image_ids}).with_row_index("row")
+    split = disagreements(reads).join(images, on="image_id")
     named = set(split["finding"].unique())
     subjects = [subject for subject in subjects if subject.finding in named]
     places = {subject.finding: place for place, subject in enumerate(subjects)}
     split = split.filter(pl.col("finding").is_in(list(places)))
     split = split.with_columns(subject=pl.col("finding").replace_strict(places, return_dtype=pl.Int64))
     sample = _Sample.of(subjects, conditions, split.sort("subject", "row"))
-    told = {"pairs": len(sample.split), "split": int(sample.split.sum())}
-    if len(sample.split) < FEWEST_PAIRS or min(told["split"], told["pairs"] - told["split"]) < FEWEST_SPLITS:
-        pairs = several(told["pairs"], "pair was", "pairs were")
+    summary = {"pairs": len(sample.split), "split": int(sample.split.sum())}
+    if len(sample.split) < FEWEST_PAIRS or min(summary["split"], summary["pairs"] - summary["split"]) < FEWEST_SPLITS:
+        pairs = several(summary["pairs"], "pair was", "pairs were")
         words = (
             f"too few reads to learn where readers split: {pairs} read by two or more readers, "
-            f"who split on {told['split']}; it takes {FEWEST_PAIRS} pairs, {FEWEST_SPLITS} split and as many not"
+            f"who split on {summary['split']}; it takes {FEWEST_PAIRS} pairs, {FEWEST_SPLITS} split and as many not"
         )
-        return Lesson(told=told | {"words": words})
-    return _lesson(subjects, conditions, sample, told)
+        return Hardness(summary=summary | {"words": words})
+    return _fitted(subjects, conditions, sample, summary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,8 +269,8 @@ def _held_out(sample: _Sample, penalty: tuple[float, float]) -> Matrix:
     return losses
 
 
-def _lesson(subjects: Sequence[Subject], conditions: Conditions, sample: _Sample, told: dict[str, Any]) -> Lesson:
-    """Predict every film; a film that was read comes from a fit without its fold of patients."""
+def _fitted(subjects: Sequence[Subject], conditions: Conditions, sample: _Sample, summary: dict[str, Any]) -> Hardness:
+    """Predict every image; an image that was read comes from a fit without its fold of patients."""
     penalty = _chosen(sample)
     whole = _Fit.of(sample, penalty)
     folds = {}
@@ -305,17 +297,17 @@ def _lesson(subjects: Sequence[Subject], conditions: Conditions, sample: _Sample
             usual=float(sample.split[here].mean()),
             pairs=int(here.sum()),
         )
-    return Lesson(findings=findings, told=told | _told(findings, few, penalty))
+    return Hardness(findings=findings, summary=summary | _summary(findings, few, penalty))
 
 
 def _cut(p_split: Matrix, trust: Matrix) -> float:
-    """Take the median chance of the reviewed claims of low trust, or of all of them where none is low."""
+    """Take the median chance of the reviewed labels of low trust, or of all of them where none is low."""
     low = trust < LOW_TRUST
     return float(np.median(p_split[low] if low.any() else p_split))
 
 
-def _told(findings: Mapping[str, Hard], few: Mapping[str, int], penalty: tuple[float, float]) -> dict[str, Any]:
-    """Write down what was learnt, and of which findings it was too little."""
+def _summary(findings: Mapping[str, Hard], few: Mapping[str, int], penalty: tuple[float, float]) -> dict[str, Any]:
+    """Write down what was fitted, and of which findings it was too little."""
     words = "ridge logistic regression of `the readers split or one hedged`, cross-fitted by patient"
     if lacking := [f"{finding} ({pairs})" for finding, pairs in few.items() if pairs]:
         words += f"; too few pairs with two reads, of {FEWEST_OF_FINDING}: {', '.join(lacking)}"

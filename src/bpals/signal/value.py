@@ -21,8 +21,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.errors import UnknownName, UsageError
-from bpals.numeric import order
-from bpals.signal.pairs import NORMAL_95, SMALLEST, logit, sigmoid
+from bpals.numeric import NORMAL_95, SMALLEST, logit, order, sigmoid
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

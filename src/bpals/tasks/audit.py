@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 from threadpoolctl import threadpool_limits
 
@@ -20,11 +22,12 @@ from bpals.judges.record import RecordJudge, read_record
 from bpals.registry import SIGNALS
 from bpals.report.page import Page, render
 from bpals.reviews.verdicts import Files, as_typed
+from bpals.signal.layout import groups_of, lay_out
 from bpals.signal.trust import Signal
 from bpals.store.workspace import Staging, Workspace
 from bpals.tasks import run_record
 from bpals.tasks.datasets import DEFAULT_SOURCE, load_source
-from bpals.tasks.panel import Chosen, Experts, choose, load_experts, without_signal
+from bpals.tasks.panel import Chosen, Experts, choose, load_experts, measure, without_signal
 from bpals.text import several
 from bpals.types import Dataset, Notice, Reviews, judgments_schema
 
@@ -83,6 +86,8 @@ class Answers:
     """About every claim: JUDGMENTS."""
     groups: pl.DataFrame | None = None
     """About the groups that experts speak of, where they speak of any."""
+    features: npt.NDArray[np.float32] | None = None
+    """What it sees of each image; kept where experts speak, because their fit may use it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,41 +209,34 @@ def _ask(judge: RecordJudge | None, dataset: Dataset, experts: Experts, progress
     """Ask the record judge about every claim, and about the groups that experts speak of; without one is no answer."""
     if judge is None:
         return Answers(claims=pl.DataFrame(schema=judgments_schema(dataset.vocabulary)))
+    tables = dataset.images, dataset.claims, dataset.vocabulary
+    record = read_record(*tables)
     claims = judge.read(
-        dataset.images,
-        dataset.claims,
-        dataset.vocabulary,
-        progress=lambda share: progress("asking the record judge", 0.05 + 0.45 * share),
+        *tables, record=record, progress=lambda share: progress("asking the record judge", 0.05 + 0.45 * share)
     )
+    features = record.evidence if experts.given else None
     if not (groups := experts.groups_within(dataset.vocabulary)):
-        return Answers(claims=claims)
+        return Answers(claims=claims, features=features)
     about = judge.read_groups(
-        dataset.images,
-        dataset.claims,
-        dataset.vocabulary,
-        groups,
-        progress=lambda share: progress("asking about groups", 0.5 + 0.25 * share),
+        *tables, groups, record=record, progress=lambda share: progress("asking about groups", 0.5 + 0.25 * share)
     )
-    return Answers(claims=claims, groups=about)
+    return Answers(claims=claims, groups=about, features=features)
 
 
 def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, progress: Progress) -> Weighed:
     """Weigh claims, answers and what experts say; nobody is asked or trained."""
-    panel, notices = chosen.seat(dataset, experts.reference)
-    evidence = None
-    if experts.given and chosen.record is not None:
-        evidence = read_record(dataset.images, dataset.claims, dataset.vocabulary).evidence
+    panel, notices = chosen.read_panel(dataset)
     progress("weighing claims and answers", 0.75)
     with threadpool_limits(1):
+        groups = groups_of(dataset.vocabulary, experts.reference, experts.reviews)
+        laid = lay_out(dataset, answers.claims, panel, groups, answers.groups)
         signal: Signal = SIGNALS.load(METHOD).estimate(
-            dataset,
-            answers.claims,
+            laid,
             experts.reference,
-            evidence=evidence,
-            group_judgments=answers.groups,
-            panel=panel,
+            skill=measure(laid, experts.reference),
             reviews=experts.reviews,
             random_sample=experts.random_sample,
+            features=answers.features,
         )
     notices += [*without_signal(signal, dataset.vocabulary.findings), *_few(chosen.record, dataset)]
     return Weighed(dataset=dataset, chosen=chosen, experts=experts, signal=signal, notices=tuple(notices))

@@ -1,14 +1,14 @@
-"""Films that are treated elsewhere: blocks of them travel to the workers of an engine, as places on a disk or as bytes.
+"""Images in blocks for the workers of an executor: as places on a disk, or as bytes.
 
-A worker opens a film where it lies if it sees the folder or archive, and prepares it there. Films in compressed tars,
-and those of a folder that a worker does not see, are read here and sent as bytes.
+A worker opens an image where it lies if it sees the folder or archive, and decodes it there. Images in compressed
+tars, and those of a folder that a worker does not see, are read here and sent as bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,8 @@ from bpals.errors import UsageError
 from bpals.findings import Vocabulary
 from bpals.images.collection import Carried, Shelf, open_shelf
 from bpals.images.prepare import NOTES, Preparation
-from bpals.images.stream import Crew, Look, Looking, Passage, Reading, Seen, prepared, same_films
-from bpals.judges.engine import Engine, Hire, Results
+from bpals.images.stream import Crew, Passage, Reading, prepared, same_films
+from bpals.judges.runner.executor import Executor, MakeWorker, Results
 from bpals.store.shards import Draw
 from bpals.store.workspace import Workspace
 from bpals.tasks.datasets import dataset_of, load_source
@@ -165,19 +165,19 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {code}" for code, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
-FILMS_A_BLOCK = 32
-"""What a worker that dies costs."""
-BLOCKS_A_WORKER = 4
-"""A small run is cut finer, so that every worker has something to do."""
+# What a worker that dies costs.
+IMAGES_PER_BLOCK = 32
+# A small run is cut finer, so that every worker has something to do.
+BLOCKS_PER_WORKER = 4
 
 W = TypeVar("W")
-Films = Iterable[tuple[str, Any]]
-"""Image ids, each with its film or with why there is none."""
+Images = Iterable[tuple[str, Any]]
+"""Image ids, each with its image or with the reason why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Some films, and how a worker gets at them."""
+    """Some images, and how a worker gets at them."""
 
     shelf: Shelf
     image_ids: tuple[str, ...]
@@ -186,47 +186,47 @@ class Block:
 
     @property
     def unseen(self) -> bool:
-        """Say whether this process lacks a folder or archive that the films lie in."""
+        """Whether this process lacks a folder or archive that holds the images."""
         return not all(path.exists() for path in self.shelf.paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Treated(Generic[W]):
-    """What became of a block."""
+class BlockResult(Generic[W]):
+    """What a worker made of a block."""
 
     image_ids: tuple[str, ...]
-    given: W | None = None
-    """What the work came to; None where the worker does not see the films."""
+    value: W | None = None
+    """None where the worker does not see the images."""
     hashes: Mapping[str, str] = field(default_factory=dict)
-    """Image id -> sha256 of the films that could be read."""
+    """Image id -> sha256 of the images that could be read."""
     notes_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
-class Away(Generic[W]):
-    """The blocks of a run, as they come back; what is odd about their films is counted as in a `Passage`."""
+class ImageBlocks(Generic[W]):
+    """The values of all blocks, as workers finish them; oddities of the images are counted as in a `Passage`."""
 
     def __init__(
         self,
-        engine: Engine,
+        executor: Executor,
         shelf: Shelf,
         image_ids: Sequence[str],
-        hire: Hire[Block, Treated[W]],
+        make_worker: MakeWorker[Block, BlockResult[W]],
         known: Mapping[str, str] | None = None,
     ) -> None:
-        """Start nothing yet: the first block that is asked for does."""
-        self._engine = engine
-        self._hire = hire
+        """Start nothing yet: the first call of next() does."""
+        self._executor = executor
+        self._make_worker = make_worker
         self._shelf = shelf
         self._known = known or {}
-        self._carry = False
+        self._as_bytes = False
         self._unseen: list[tuple[str, ...]] = []
-        self._results = self._run(list(_cut(shelf.order(image_ids), engine.workers)))
         self._first_of: dict[str, str] = {}
         self._same: list[tuple[str, str]] = []
         self.notes: Counter[str] = Counter()
         self.notes_of: dict[str, tuple[str, ...]] = {}
         self.refused: Counter[str] = Counter()
+        self._results = self._map(list(_cut(shelf.order(image_ids), executor.workers)))
 
     def __iter__(self) -> Iterator[W]:
         return self
@@ -234,46 +234,47 @@ class Away(Generic[W]):
     def __next__(self) -> W:
         while True:
             try:
-                treated = next(self._results)
+                result = next(self._results)
             except StopIteration:
                 if not self._unseen:
                     raise
                 self._results.close()
                 self._unseen, again = [], self._unseen
-                self._results = self._run(again)
+                self._results = self._map(again)
                 continue
-            if treated.given is not None:
-                self._count(treated)
-                return treated.given
-            # From now on films travel as bytes: any worker may be one that does not see them.
-            self._carry = True
-            self._unseen.append(treated.image_ids)
+            if result.value is not None:
+                self._count(result)
+                return result.value
+            # From now on images travel as bytes: any worker may be one that does not see them.
+            self._as_bytes = True
+            self._unseen.append(result.image_ids)
 
-    def _run(self, blocks: Sequence[tuple[str, ...]]) -> Results[Treated[W]]:
-        return self._engine.run(self._blocks(blocks), self._hire)
+    def _map(self, blocks: Sequence[tuple[str, ...]]) -> Results[BlockResult[W]]:
+        return self._executor.map(self._blocks(blocks), self._make_worker)
 
     def close(self) -> None:
-        """Let the workers go."""
+        """End the workers."""
         self._results.close()
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Say what is odd about the films that were read so far, taken together."""
+        """What is odd about the images so far, taken together."""
         return same_films(self._same)
 
     def _blocks(self, blocks: Sequence[tuple[str, ...]]) -> Iterator[Block]:
-        """Give blocks one by one, read only when they are wanted."""
+        """Yield blocks one by one; images that travel as bytes are read only then."""
         for image_ids in blocks:
-            carried = self._carry or any(self._shelf.streams(image_id) for image_id in image_ids)
-            shelf = Carried(list(self._shelf.read(image_ids))) if carried else self._shelf.only(image_ids)
+            as_bytes = self._as_bytes or any(self._shelf.streams(image_id) for image_id in image_ids)
+            shelf = Carried(list(self._shelf.read(image_ids))) if as_bytes else self._shelf.only(image_ids)
             known = {image_id: self._known[image_id] for image_id in image_ids if image_id in self._known}
             yield Block(shelf=shelf, image_ids=tuple(image_ids), known=known)
 
-    def _count(self, treated: Treated[W]) -> None:
-        self.notes_of.update(treated.notes_of)
-        self.notes.update(note for notes in treated.notes_of.values() for note in notes)
-        self.refused.update(treated.refused)
-        for image_id, sha256 in treated.hashes.items():
+    def _count(self, result: BlockResult[W]) -> None:
+        self.notes_of.update(result.notes_of)
+        self.notes.update(note for notes in result.notes_of.values() for note in notes)
+        self.refused.update(result.refused)
+        # Workers see their own block only: images of the same bytes in two blocks are found here.
+        for image_id, sha256 in result.hashes.items():
             if (first := self._first_of.setdefault(sha256, image_id)) != image_id:
                 self._same.append((first, image_id))
 
@@ -287,109 +288,50 @@ class Away(Generic[W]):
 
 
 def _cut(image_ids: Sequence[str], workers: int) -> Iterator[tuple[str, ...]]:
-    size = max(1, min(FILMS_A_BLOCK, -(-len(image_ids) // (BLOCKS_A_WORKER * workers))))
+    size = max(1, min(IMAGES_PER_BLOCK, -(-len(image_ids) // (BLOCKS_PER_WORKER * workers))))
     for start in range(0, len(image_ids), size):
         yield tuple(image_ids[start : start + size])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Treat(Generic[W]):
-    """Makes the worker of an engine: `reads` opens a passage over a block's films, `works` does something with it."""
+class BlockTask(Generic[W]):
+    """Makes a worker for blocks: `reads` opens the images of a block, and what `begin` returns handles them."""
 
     work: Any
-    """What is done to each film: see `films.work.Work`."""
+    """What is done to each image: see `films.work.Work`."""
     reads: type[Passage[Any, Any]]
-    works: Callable[[], Callable[[Films, Block], W]]
+    begin: Callable[[], Callable[[Images, Block], W]]
     """Called once in each process: what is heavy is opened then."""
 
-    def __call__(self) -> _Treating[W]:
-        """Open what is heavy, start a process that reads films, and give what treats a block."""
-        return _Treating(self, self.works(), Crew(1, self.work))
+    def __call__(self) -> _BlockWorker[W]:
+        """Open what is heavy, and start a process that decodes images."""
+        return _BlockWorker(self, self.begin(), Crew(1, self.work))
 
 
 @dataclass(frozen=True, slots=True)
-class _Treating(Generic[W]):
-    """A worker of an engine."""
-
-    treat: Treat[W]
-    works: Callable[[Films, Block], W]
+class _BlockWorker(Generic[W]):
+    task: BlockTask[W]
+    handle: Callable[[Images, Block], W]
     crew: Crew[Any]
 
-    def __call__(self, block: Block) -> Treated[W]:
-        """Treat a block, or say that its films are not to be seen from here."""
+    def __call__(self, block: Block) -> BlockResult[W]:
+        """Handle a block, or return that this machine does not see its images."""
         if block.unseen:
-            return Treated(image_ids=block.image_ids)
+            return BlockResult(image_ids=block.image_ids)
         hashes: dict[str, str] = {}
-        with self.treat.reads(block.shelf, block.image_ids, self.treat.work, crew=self.crew) as passage:
-            given = self.works(_hashed(passage, hashes), block)
-        return Treated(
-            image_ids=block.image_ids,
-            given=given,
-            hashes=hashes,
-            notes_of=passage.notes_of,
-            refused=passage.refused,
+
+        def hashed(images: Images) -> Iterator[tuple[str, Any]]:
+            for image_id, image in images:
+                if not isinstance(image, Refusal):
+                    hashes[image_id] = image.sha256
+                yield image_id, image
+
+        with self.task.reads(block.shelf, block.image_ids, self.task.work, crew=self.crew) as passage:
+            value = self.handle(hashed(passage), block)
+        return BlockResult(
+            image_ids=block.image_ids, value=value, hashes=hashes, notes_of=passage.notes_of, refused=passage.refused
         )
 
     def close(self) -> None:
-        """End the process that reads films."""
+        """End the process that decodes images."""
         self.crew.close()
-
-
-def _hashed(films: Films, hashes: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    """Note which film is which on the way."""
-    for image_id, film in films:
-        if not isinstance(film, Refusal):
-            hashes[image_id] = film.sha256
-        yield image_id, film
-
-
-class LookingAway(Iterator[tuple[str, Seen | Refusal]]):
-    """Films that are looked at elsewhere, one after another, as by `films.looking.looked`."""
-
-    def __init__(self, engine: Engine, shelf: Shelf, image_ids: Sequence[str], look: Look) -> None:
-        """Start nothing yet."""
-        self._away: Away[list[tuple[str, Seen | Refusal]]] = Away(
-            engine, shelf, image_ids, Treat(work=look, reads=Looking, works=_Collect)
-        )
-        self._ready: deque[tuple[str, Seen | Refusal]] = deque()
-
-    def __next__(self) -> tuple[str, Seen | Refusal]:
-        while not self._ready:
-            self._ready.extend(next(self._away))
-        return self._ready.popleft()
-
-    @property
-    def notes(self) -> Counter[str]:
-        """How many films had each note of `prepare.NOTES`, so far."""
-        return self._away.notes
-
-    @property
-    def refused(self) -> Counter[str]:
-        """How many films were refused for each reason."""
-        return self._away.refused
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """Say what is odd about the films that were looked at so far, taken together."""
-        return self._away.notices
-
-    def close(self) -> None:
-        """Let the workers go; nothing more comes."""
-        self._ready.clear()
-        self._away.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _Collect:
-    """Takes what a passage gives as it is."""
-
-    def __call__(self, films: Films, _block: Block) -> list[tuple[str, Seen | Refusal]]:
-        """Read it to its end."""
-        return list(films)

@@ -17,23 +17,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import polars as pl
 
 from bpals.errors import JudgeError, Stopped, UsageError, WorkspaceError
 from bpals.images.prepare import Preparation
 from bpals.images.stream import Reading
-from bpals.judges.away import Sheet, ask_block, gather
-from bpals.judges.endpoint import Endpoint
-from bpals.judges.engine import Engine
 from bpals.judges.openai import OpenAIJudge
-from bpals.judges.pace import Pace
-from bpals.judges.protocol import ChatJudge, ImageJudge
-from bpals.judges.run import Plan, ask_controls, lines, run
+from bpals.judges.runner.dispatch import open_clients
+from bpals.judges.runner.executor import Executor, LocalExecutor, call
+from bpals.judges.runner.messages import Plan
+from bpals.judges.runner.progress import Tally
+from bpals.judges.runner.retry import RunPolicy
+from bpals.judges.runner.runner import Judge, Watch, ask_block, ask_controls, collect, run, wait_for
+from bpals.judges.runner.transport import Endpoint
+from bpals.judges.runner.writer import Batch
 from bpals.judges.selftest import Drift, Observed, ask_again, control_images, measure, offsets, selftest
-from bpals.judges.snapshot import Snapshot, Tally
-from bpals.judges.waiting import wait_for
 from bpals.registry import JUDGES, Spec, find, parse_spec
 from bpals.store.files import commit, packages
 from bpals.store.ledger import Ledger
@@ -42,19 +42,19 @@ from bpals.store.ledger.relay import for_a_run
 from bpals.store.shards import Draw, Shard
 from bpals.store.workspace import Workspace, check_judge_name
 from bpals.tasks.image_access import (
-    Away,
     Block,
-    Films,
+    BlockTask,
+    ImageBlocks,
+    Images,
     Lightbox,
     Named,
     Oddities,
-    Treat,
     name_films,
     odd_films,
     open_lightbox,
 )
 from bpals.tasks.judge_status import end_killed
-from bpals.types import OUTCOME, Film, JudgeCard, Notice, Question, Reply
+from bpals.types import OUTCOME, ChatJudge, Film, ImageJudge, JudgeCard, Notice, Question, Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Order:
     """The dataset, as in `bpals audit`; by default the one that the workspace remembers, or NIH."""
     mapping: str | None = None
     endpoints: tuple[Endpoint, ...] = ()
-    pace: Pace = field(default_factory=Pace)
+    pace: RunPolicy = field(default_factory=RunPolicy)
     preparation: Preparation = field(default_factory=Preparation)
     limit_images: int | None = None
     """Ask about that many films only, drawn at random: the same ones each time, and a larger number adds to them."""
@@ -81,12 +81,17 @@ class Order:
     """The address of a PostgreSQL ledger; by default the one that the workspace remembers, or a file of its own."""
     shard: Shard | None = None
     """Ask about this part of the films only; `bpals judge merge` brings the parts together."""
-    engine: Engine | None = None
-    """Where films are asked about: a `RayEngine`; by default this process."""
+    engine: Executor | None = None
+    """Where images are judged: a `RayExecutor`; by default this process."""
     workers: int | None = None
     """Processes that read films; by default one a core, four at most."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the judge's own kind takes: pack, layout, method, licence, device, card."""
+
+    @property
+    def executor(self) -> Executor:
+        """Where the work happens: the engine, or this process."""
+        return self.engine or LocalExecutor(processes=self.workers)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""
@@ -166,45 +171,35 @@ def _offsets(ledger: Ledger, judge_id: int) -> dict[str, list[float | None]]:
     return {subject: both for subject, both in found.items() if None not in both}
 
 
-W = TypeVar("W")
-
+# Every worker shows its judge this control image first ...
 CONTROL = "noise"
-"""The film that every worker's judge is shown first ..."""
-APART = 0.5
-"""... and how far its logits may be from those of the judge here: devices round differently."""
+# ... and its logits may be this far from those of the judge here: devices round differently.
+TOLERANCE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """What a worker's judge must show before it is asked anything for good."""
+class OpenJudge:
+    """Opens the judge in a worker, and returns what asks it about a block."""
 
-    films: tuple[Film, ...]
-    """A few films for the self-test of an endpoint."""
-    said: tuple[tuple[str, float | None], ...] = ()
-    """What the judge said here of a control film, outcome and logit a question; empty where it was not asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hired:
-    """Makes the judge of a worker, and what asks it about a block."""
-
-    judge: ImageJudge | ChatJudge | Spec
-    """A spec is opened where it is used, weights and all; an object travels."""
+    judge: Judge | Spec
+    """A spec is opened where it is used, with its weights; an object travels."""
     options: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str
     plan: Plan
-    trial: Trial
+    trial: tuple[Film, ...]
+    control: tuple[tuple[str, float | None], ...] = ()
+    """Outcome and logit per question for the control image, as the judge here answered; empty if it did not."""
 
-    def __call__(self) -> Callable[[Films, Block], Sheet]:
-        """Open the judge, see that it is the same as the one here, and that it works."""
-        judge, plan = self._opened(), self.plan
+    def __call__(self) -> Callable[[Images, Block], Batch]:
+        """Open the judge, check that it is the same as here, and that it works."""
+        judge, plan = self._open(), self.plan
 
-        def ask(films: Films, block: Block) -> Sheet:
-            return ask_block(judge, films, replace(plan, todo=len(block.image_ids), known=block.known))
+        def ask(images: Images, block: Block) -> Batch:
+            return ask_block(judge, images, replace(plan, todo=len(block.image_ids), known=block.known))
 
         return ask
 
-    def _opened(self) -> ImageJudge | ChatJudge:
+    def _open(self) -> Judge:
         judge = self.judge
         if isinstance(judge, Spec):
             judge = find(judge.kind)(judge.target, judge.revision, **self.options)
@@ -215,14 +210,14 @@ class Hired:
             )
         if isinstance(judge, OpenAIJudge):
             self._test_endpoint(judge)
-        elif isinstance(judge, ImageJudge) and self.trial.said:
+        elif isinstance(judge, ImageJudge) and self.control:
             self._test_model(judge)
         return judge
 
     def _test_endpoint(self, judge: OpenAIJudge) -> None:
         async def trial() -> Observed:
-            async with lines(self.plan.endpoints, self.plan.pace) as open_line:
-                return await selftest(judge, self.trial.films, self.plan.questions, open_line)
+            async with open_clients(self.plan.endpoints, self.plan.pace) as open_client:
+                return await selftest(judge, self.trial, self.plan.questions, open_client)
 
         if wait_for(trial()).judge != judge:
             raise JudgeError(
@@ -231,10 +226,10 @@ class Hired:
             )
 
     def _test_model(self, judge: ImageJudge) -> None:
-        """Show the control film, and compare: a worker whose device computes nonsense asks about nothing."""
-        film = dict(control_images(max(self.trial.films[0].width_px, self.trial.films[0].height_px)))[CONTROL]
-        replies = judge.ask(film, self.plan.questions)
-        if not all(_alike(reply, *said) for reply, said in zip(replies, self.trial.said, strict=True)):
+        """Compare the answers about the control image: a worker whose device computes nonsense judges nothing."""
+        image = dict(control_images(max(self.trial[0].width_px, self.trial[0].height_px)))[CONTROL]
+        replies = judge.ask(image, self.plan.questions)
+        if not all(_alike(reply, *answer) for reply, answer in zip(replies, self.control, strict=True)):
             raise JudgeError(
                 f"the judge in the worker on {platform.node()} answers about a control film otherwise than here. "
                 "Look at that machine's device and versions"
@@ -244,63 +239,11 @@ class Hired:
 def _alike(reply: Reply, outcome: str, logit: float | None) -> bool:
     if reply.outcome != outcome:
         return False
-    return reply.logit is None or logit is None or abs(reply.logit - logit) <= APART
+    return reply.logit is None or logit is None or abs(reply.logit - logit) <= TOLERANCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What is asked of whom, and who keeps the answers."""
-
-    judge: ImageJudge | ChatJudge
-    """The judge as it was tried out here."""
-    spec: Spec | None
-    """Where the workers open their own; None sends them this one."""
-    options: Mapping[str, Any]
-    plan: Plan
-    ledger: Ledger
-    trial: Sequence[Film]
-
-
-def ask_away(engine: Engine, job: Job, box: Lightbox, todo: Sequence[str], watch: Watch) -> tuple[Tally, Away[Sheet]]:
-    """Ask about films in the workers of an engine; what comes back is written here, under the rules of any run."""
-    plan = job.plan
-    asked = replace(plan.pace, in_flight=max(1, plan.pace.in_flight // engine.workers))
-    trial = Trial(films=tuple(job.trial), said=_said(job.ledger, plan.judge_id))
-    hired = Hired(
-        # What was found out about an endpoint belongs to the judge and is sent along.
-        judge=job.spec if job.spec is not None and isinstance(job.judge, ImageJudge) else job.judge,
-        options=job.options,
-        fingerprint=job.judge.card.fingerprint,
-        plan=replace(plan, pace=asked, known={}, settings={}, environment={}),
-        trial=trial,
-    )
-    treat = Treat(work=box.preparation, reads=Reading, works=hired)
-    with Away(engine, box.shelf, todo, treat, plan.known) as away:
-        return gather(job.judge, away, job.ledger, plan, watch=watch), away
-
-
-def done_away(engine: Engine, work: Callable[[], W]) -> W:
-    """Have one piece of work done by a worker of an engine, such as reading a table."""
-    results = engine.run(iter([work]), _Doer)
-    try:
-        return next(iter(results))
-    finally:
-        results.close()
-
-
-class _Doer:
-    """A worker that does what it is handed."""
-
-    def __call__(self, work: Callable[[], W]) -> W:
-        """Do it."""
-        return work()
-
-    def close(self) -> None:
-        """Let go of nothing."""
-
-
-def _said(ledger: Ledger, judge_id: int) -> tuple[tuple[str, float | None], ...]:
-    """Recall what the judge said here of the control film; nothing where it failed."""
+def control_answers(ledger: Ledger, judge_id: int) -> tuple[tuple[str, float | None], ...]:
+    """Read what the judge here answered about the control image; nothing where it failed."""
     replies = ledger.replies(judge_id, control=True)
     rows = [row for row in replies.iter_rows(named=True) if row["control"] == CONTROL]
     if any(row["outcome"] == "failed" for row in rows):
@@ -319,8 +262,6 @@ ELSEWHERE = {
 }
 """Kinds of judge that nobody asks image by image."""
 
-Judge = ImageJudge | ChatJudge
-Watch = Callable[[Snapshot], None]
 Say = Callable[[str], None]
 """Called with a sentence that a user should read while the run goes on."""
 
@@ -437,8 +378,8 @@ def _tried(judge: OpenAIJudge, films: Sequence[Film], questions: Sequence[Questi
     pace = replace(desk.wish.pace, patience_s=min(desk.wish.pace.patience_s, TRIAL_PATIENCE_S))
 
     async def trial() -> Observed:
-        async with lines(desk.wish.endpoints, pace) as open_line:
-            return await selftest(judge, films, questions, open_line)
+        async with open_clients(desk.wish.endpoints, pace) as open_client:
+            return await selftest(judge, films, questions, open_client)
 
     observed = wait_for(trial())
     unphrased = (notice.message for notice in judge.pack.unphrased(desk.box.films.vocabulary))
@@ -500,19 +441,36 @@ def _run(
         return "budget", None, ()
     left = plan.pace if budget is None else replace(plan.pace, budget_tokens=budget - spent)
     plan = replace(plan, pace=left)
-    films: Oddities
-    if desk.wish.engine is not None:
-        job = Job(judge=judge, spec=desk.spec, options=desk.wish.options, plan=plan, ledger=desk.ledger, trial=first)
-        tally, films = ask_away(desk.wish.engine, job, desk.box, todo, desk.watch)
-    else:
-        with desk.box.read(todo, workers=desk.wish.workers) as reading:
-            tally, films = run(judge, reading, desk.ledger, plan, watch=desk.watch), reading
+    tally, films = _judge_images(judge, desk, plan, todo, first)
     notices = odd_films(films, tally.changed_films)
     # The self-test has already said what a run would warn of: another model's name.
     warnings = () if isinstance(judge, OpenAIJudge) else tally.warnings
     for sentence in (*(notice.message for notice in notices), *warnings):
         desk.say(sentence)
     return tally.state, tally, notices
+
+
+def _judge_images(
+    judge: Judge, desk: _Desk, plan: Plan, todo: Sequence[str], first: Sequence[Film]
+) -> tuple[Tally, Oddities]:
+    """Judge images where the executor says; the answers are always written here."""
+    executor, box = desk.wish.executor, desk.box
+    if isinstance(executor, LocalExecutor) and not executor.in_blocks:
+        with box.read(todo, workers=executor.processes) as images:
+            return run(judge, images, desk.ledger, plan, watch=desk.watch), images
+    share = replace(plan.pace, in_flight=max(1, plan.pace.in_flight // executor.workers))
+    open_judge = OpenJudge(
+        # What the self-test found out about an endpoint is part of the judge, which is therefore sent as it is.
+        judge=desk.spec if desk.spec is not None and isinstance(judge, ImageJudge) else judge,
+        options=desk.wish.options,
+        fingerprint=judge.card.fingerprint,
+        plan=replace(plan, pace=share, known={}, settings={}, environment={}),
+        trial=tuple(first),
+        control=control_answers(desk.ledger, plan.judge_id),
+    )
+    task = BlockTask(work=box.preparation, reads=Reading, begin=open_judge)
+    with ImageBlocks(executor, box.shelf, todo, task, plan.known) as blocks:
+        return collect(judge, blocks, desk.ledger, plan, watch=desk.watch), blocks
 
 
 def _note_done(ledger: Ledger, plan: Plan) -> None:
@@ -554,7 +512,7 @@ def _seal_table(home: Workspace, spec: Spec, wish: Order, say: Say) -> JudgeRun:
     """Seal scores that were computed elsewhere."""
     films = name_films(home, wish.source, wish.mapping)
     read = partial(find(spec.kind), spec.target, spec.revision, films.vocabulary, films.image_ids, **wish.options)
-    scores = read() if wish.engine is None else done_away(wish.engine, read)
+    scores = call(wish.executor, read)
     for notice in scores.notices:
         say(notice.message)
     card = replace(scores.card, judge=wish.name or slug(scores.card.judge))

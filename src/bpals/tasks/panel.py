@@ -16,15 +16,12 @@ from bpals.numeric import patients
 from bpals.reviews import verdicts
 from bpals.reviews.verdicts import load_many
 from bpals.score.skill import Scores, Yardstick
-from bpals.signal.devices import Asked, read_devices
-from bpals.signal.filmchecks import read_checks
-from bpals.signal.pairs import Matrix
-from bpals.signal.soundness import sound
+from bpals.signal.layout import Ints, LaidOut, Panel, by_finding, read_answers, sound
+from bpals.signal.observations import DeviceAnswers, read_checks, read_devices
 from bpals.signal.trust import Signal
-from bpals.signal.voices import Ints, Measure, Panel, hear
 from bpals.store.workspace import ALL_JUDGES, RECORD_JUDGE, SealedFilms, SealedJudge, Workspace, open_films
 from bpals.text import several
-from bpals.types import Dataset, JudgeCard, Notice, Reference, Reviews
+from bpals.types import SKILL, Dataset, JudgeCard, Notice, Reference, Reviews
 
 _PAIR = ["image_id", "finding"]
 
@@ -163,28 +160,28 @@ class Chosen:
     films: SealedFilms | None = None
     """What was found out about the films themselves; None where nobody looked at them."""
 
-    def seat(self, dataset: Dataset, reference: Reference | None) -> tuple[Panel, list[Notice]]:
-        """Read what the sealed judges say of this dataset; what they say of others is counted."""
-        voices, asked, notices = [], [], list(self.notices)
+    def read_panel(self, dataset: Dataset) -> tuple[Panel, list[Notice]]:
+        """Read what the sealed judges answer about this dataset; answers about others are counted."""
+        judges, devices, notices = [], [], list(self.notices)
         for judge in self.sealed:
             here, foreign = _of_dataset(judge.name, _columns(judge, judge.answers(), ANSWER), dataset)
             here, nothing = self._of_shown(judge.name, here)
-            heard, strange = sound(judge.name, here)
+            kept, strange = sound(judge.name, here)
             notices += [*foreign, *nothing, *strange]
-            voice = hear(judge.name, heard, dataset.images, dataset.vocabulary.findings)
-            told = judge.card.get("trained_on_target") == "yes" and not judge.card.get("held_out")
-            voices.append(replace(voice, kin=str(judge.card.get("model") or ""), told=told))
-            notices += [_was_told(judge.name)] if told else []
+            answers = read_answers(judge.name, kept, dataset.images, dataset.vocabulary.findings)
+            trained = judge.card.get("trained_on_target") == "yes" and not judge.card.get("held_out")
+            judges.append(replace(answers, model=str(judge.card.get("model") or ""), trained=trained))
+            notices += [_was_trained(judge.name)] if trained else []
             if (films := judge.film_answers()) is not None:
-                said = _columns(judge, films.rename({"topic": "finding"}, strict=False), ANSWER)
-                heard, strange = sound(judge.name, said)
+                its = _columns(judge, films.rename({"topic": "finding"}, strict=False), ANSWER)
+                kept, strange = sound(judge.name, its)
                 notices += strange
-                asked.append(Asked(judge=judge.name, answers=heard.rename({"finding": "topic"}), offsets=judge.offsets))
+                kept = kept.rename({"finding": "topic"})
+                devices.append(DeviceAnswers(judge=judge.name, answers=kept, offsets=judge.offsets))
         panel = Panel(
-            voices=tuple(voices),
-            measure=_measure(Yardstick.of(dataset.images, reference)),
-            fold=self._fold(dataset.images),
-            devices=read_devices(dataset.images, asked),
+            judges=tuple(judges),
+            fold=self._fold(dataset.images) if judges else np.zeros(0, dtype=np.int64),
+            devices=read_devices(dataset.images, devices),
             checks=None if self.films is None else read_checks(dataset.images, self.films.table),
         )
         return panel, notices
@@ -250,7 +247,7 @@ def without_signal(signal: Signal, findings: Sequence[str]) -> list[Notice]:
     return notices
 
 
-def _was_told(judge: str) -> Notice:
+def _was_trained(judge: str) -> Notice:
     message = (
         f"{judge} was trained on the labels that it judges, as its card says: it may repeat them, so it weighs half. "
         "If the patients here were kept out of its training, say held_out in its card"
@@ -258,11 +255,16 @@ def _was_told(judge: str) -> Notice:
     return Notice(code="trained_on_target", count=1, message=message)
 
 
-def _measure(yardstick: Yardstick) -> Measure:
-    def measure(judge: str, findings: tuple[str, ...], given: Matrix, states: Matrix) -> pl.DataFrame:
-        return yardstick.measure(Scores(judge=judge, findings=findings, given=given, states=states))
-
-    return measure
+def measure(laid: LaidOut, reference: Reference | None = None) -> pl.DataFrame:
+    """Measure how well every judge tells findings and groups (SKILL), the metadata judge first where it answered."""
+    yardstick, skills = Yardstick.of(laid.dataset.images, reference), [pl.DataFrame(schema=SKILL)]
+    for level in laid.levels:
+        findings, states = level.record.findings, by_finding(level.record.states)
+        own = [(RECORD_JUDGE, by_finding(level.record.p_present)), *((its.name, its.evidence) for its in level.judges)]
+        for judge, given in own:
+            skill = yardstick.measure(Scores(judge=judge, findings=findings, given=given, states=states))
+            skills += [skill] if judge != RECORD_JUDGE or skill["n"].sum() else []
+    return pl.concat(skills)
 
 
 def _unsealed(home: Workspace) -> list[Notice]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,18 +29,30 @@ from bpals.images.checks import CHECKS, ONE_GREY, Checked, Gallery, check, one_g
 from bpals.images.collection import Shelf
 from bpals.images.defects import FEWEST, SAMPLE, Copies, Sample, looked_at_copies
 from bpals.images.ocr import Lettered, spelt
-from bpals.images.stream import THUMBNAIL_PX, Look, Looking, looked
+from bpals.images.stream import THUMBNAIL_PX, Look, Looking, Seen, looked
 from bpals.judges.backbone import Backbone, open_backbone
 from bpals.judges.linear_probe import ProbeJudge, without_patients
 from bpals.judges.record import fold_of
-from bpals.judges.snapshot import Snapshot, State, Tally
+from bpals.judges.runner.progress import Snapshot, State, Tally
 from bpals.numeric import patients
 from bpals.registry import JUDGES, parse_spec
 from bpals.store.features import FeatureCache, ProbePlan, films_in, read_plan
 from bpals.store.files import only_one_in, parquet, sha256
 from bpals.store.workspace import SealedFilms, SealedJudge, Workspace, open_films, seal_films, summary
 from bpals.tasks.datasets import dataset_of, load_source
-from bpals.tasks.image_access import FILMS_A_WORKER, Lightbox, LookingAway, Named, name_films, odd_films, open_lightbox
+from bpals.tasks.image_access import (
+    FILMS_A_WORKER,
+    Block,
+    BlockTask,
+    ImageBlocks,
+    Images,
+    Lightbox,
+    Named,
+    Oddities,
+    name_films,
+    odd_films,
+    open_lightbox,
+)
 from bpals.tasks.judge import JudgeRun, Order, ended, refuse_taken, slug
 from bpals.text import several
 from bpals.types import FILM_CHECKS, KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
@@ -339,14 +352,15 @@ def look_films(probing: Probing, box: Lightbox, look: Look, wish: Order) -> tupl
     if not todo:
         return Tally(films_all=0, state="done"), []
     workers = wish.workers if wish.workers is not None else 1 if len(todo) <= FILMS_A_WORKER else os.cpu_count()
-    passage: Looking | LookingAway = (
-        looked(box.shelf, todo, look, workers=workers)
-        if wish.engine is None
-        else LookingAway(wish.engine, box.shelf, todo, look)
-    )
-    with passage as looking:
-        tally = _keep(probing, looking, len(todo))
-    odd = odd_films(looking, 0)
+    seen: Oddities
+    if wish.executor.in_blocks:
+        task = BlockTask(work=look, reads=Looking, begin=_Collect)
+        with ImageBlocks(wish.executor, box.shelf, todo, task) as blocks:
+            tally, seen = _keep(probing, itertools.chain.from_iterable(blocks), len(todo)), blocks
+    else:
+        with looked(box.shelf, todo, look, workers=workers) as looking:
+            tally, seen = _keep(probing, looking, len(todo)), looking
+    odd = odd_films(seen, 0)
     for notice in odd:
         probing.say(notice.message)
     return tally, odd
@@ -428,7 +442,14 @@ def _checked(probing: Probing, looked_at: Looked, wish: Order) -> tuple[Notice, 
     return report.notices
 
 
-def _keep(probing: Probing, looking: Looking | LookingAway, todo: int) -> Tally:
+class _Collect:
+    """Takes what was seen of a block as it is."""
+
+    def __call__(self, images: Images, _block: Block) -> list[tuple[str, Seen | Refusal]]:
+        return list(images)
+
+
+def _keep(probing: Probing, looking: Iterable[tuple[str, Seen | Refusal]], todo: int) -> Tally:
     """Keep what is seen, block by block, until all is seen or somebody interrupts."""
     began_s, next_s, done, refused = time.monotonic(), 0.0, 0, 0
     state: State = "done"

@@ -23,9 +23,8 @@ from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import fold
 from bpals.reviews import verdicts
 from bpals.reviews.verdicts import Files, load_many
-from bpals.signal.planning import READS, reads_for, widths
 from bpals.signal.rates import Rating, rates
-from bpals.signal.strata import STRATIFIED, draw, reading_list, stratify
+from bpals.signal.strata import READS, STRATIFIED, draw, reading_list, reads_for, stratify, widths
 from bpals.store.files import parquet, sync_folder, write_durably
 from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks.score import vocabulary_of

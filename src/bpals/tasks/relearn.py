@@ -22,6 +22,7 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import WorkspaceError
+from bpals.judges.record import read_record
 from bpals.room.desk.study import Study
 from bpals.store.workspace import Sealed, Workspace
 from bpals.tasks import run_record
@@ -117,6 +118,9 @@ def relearn(
         answers, unasked = _answers(sealed, dataset, experts)
         # Those that the audit heard: a judge that was sealed since then waits for the next audit.
         chosen = choose(home, [entry["judge"] for entry in sealed.run["judges"]])
+        if experts.given and chosen.record is not None:
+            record = read_record(dataset.images, dataset.claims, dataset.vocabulary)
+            answers = replace(answers, features=record.evidence)
         weighed = weigh(dataset, chosen, answers, experts, progress)
         weighed = replace(weighed, notices=(*weighed.notices, *unasked))
         record = weighed.described(sealed.run["values"])

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import WorkspaceError
-from bpals.signal.calibrate import ENOUGH_ERRORS
 from bpals.signal.trust import Signal
 from bpals.store.files import commit, packages
 from bpals.store.workspace import Workspace
@@ -171,6 +170,9 @@ def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
 
 
 def _too_few(errors: int) -> str:
+    # Here, because only expert labels need the fit: an audit without them does not load it.
+    from bpals.signal.calibrate import ENOUGH_ERRORS
+
     where = "outside the fifth of the patients that has the most"
     return f"{several(errors, 'contradicts', 'contradict')} the dataset {where}, and {ENOUGH_ERRORS} are needed"
 
@@ -193,13 +195,13 @@ def _flag_rules(signal: Signal) -> dict[str, Any]:
 
 
 def _dependence(signal: Signal) -> dict[str, Any]:
-    """Write down which judges are one witness, and how far they err together on what experts read."""
-    kin = signal.families
-    if kin is None or not kin.names:
+    """Write down which judges are correlated, and how far they err together on what experts read."""
+    groups = signal.judge_groups
+    if groups is None or not groups.names:
         return {}
     return {
-        "families": [sorted(name for voice in family for name in kin.names[voice.judge]) for family in kin.members],
-        "effective": round(kin.effective, 3),
+        "families": [sorted(name for its in group for name in groups.names[its.name]) for group in groups.members],
+        "effective": round(groups.effective, 3),
         "errors": dict(signal.dependence),
     }
 

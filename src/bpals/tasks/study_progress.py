@@ -43,9 +43,8 @@ from bpals.reviews.agreement import DEFINITE, MEAN, Bootstrap, among, between, s
 from bpals.reviews.ledger_reads import blind_reads, voting
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.study import Study, default_study
-from bpals.signal import fairsample
-from bpals.signal.clusters import design_effect, widened
-from bpals.signal.fairsample import fair_sample
+from bpals.signal.rates import DRAWN as CASES_DRAWN
+from bpals.signal.rates import design_effect, fair_sample, widened
 from bpals.store.ledger.ledger import open_ledger
 from bpals.store.ledger.schema import CASE, DRAWN, STUDY
 from bpals.store.ledger.verdicts import CONSENSUS, REVIEW_COLUMNS
@@ -462,9 +461,7 @@ def _with_chances(reads: pl.DataFrame, gathered: Gathered, claims: pl.DataFrame,
     cases = gathered.drawn.select("batch", "how", item=named).with_columns(
         read=pl.col("item").is_in(read["item"].implode())
     )
-    sample, chance = fair_sample(
-        cases.select(fairsample.DRAWN.names()), items=own.select(key).n_unique(), seed=study.seed
-    )
+    sample, chance = fair_sample(cases.select(CASES_DRAWN.names()), items=own.select(key).n_unique(), seed=study.seed)
     of_room = pl.col("item").is_in(cases["item"].implode())
     fair = pl.when(pl.col("item").is_in(sample.implode())).then(chance)
     said = _as_settled(reads, gathered, study.readers_per_case)

@@ -10,7 +10,16 @@ from typing import Any, get_type_hints
 import polars as pl
 
 from bpals.errors import ContractBroken
-from bpals.registry import JUDGES, ExportKind, JudgeKind, Kind, options_of
+from bpals.registry import (
+    JUDGES,
+    AskOptions,
+    ExportKind,
+    ImageOptions,
+    JudgeKind,
+    Kind,
+    ServerOptions,
+    options_of,
+)
 from bpals.reviews.exchange import KEPT, TABLE, Films, Found, Written
 from bpals.store.ledger.schema import PHASES, VERDICTS
 
@@ -32,7 +41,7 @@ def check_kind(kind: Kind) -> None:
 
 
 def _check_options(kind: JudgeKind) -> None:
-    shared = options_of(*JudgeKind.__dataclass_fields__["takes"].default)
+    shared = options_of(ImageOptions, AskOptions, ServerOptions)
     takes = inspect.signature(kind.open).parameters
     anything = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes.values())
     for name in options_of(kind.options):

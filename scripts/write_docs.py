@@ -203,14 +203,14 @@ def kinds() -> str:
     rows = []
     for name, kind in SPECS.items():
         extra, page = f"`{kind.extra}`" if kind.extra else "", KIND_PAGES[name]
-        rows.append(f"| `{kind.form}` | {kind.what} | {extra} | [{page.partition('#')[0]}]({page}) |")
-    return "\n".join(["| you type | it is | extra | explained in |", "|---|---|---|---|", *rows])
+        rows.append(f"|`{kind.form}`|{kind.what}|{extra}|[{page.partition('#')[0]}]({page})|")
+    return "\n".join(["|you type|it is|extra|explained in|", "|---|---|---|---|", *rows])
 
 
 def extras() -> str:
     """The extras and what each gives."""
-    rows = [f"| `{extra.name}` | {extra.gives} | {', '.join(extra.packages)} |" for extra in EXTRAS]
-    return "\n".join(["| extra | what it gives | packages |", "|---|---|---|", *rows])
+    rows = [f"|`{extra.name}`|{extra.gives}|{', '.join(extra.packages)}|" for extra in EXTRAS]
+    return "\n".join(["|extra|what it gives|packages|", "|---|---|---|", *rows])
 
 
 def serve() -> str:

@@ -64,7 +64,7 @@ def test_no_kind_is_forgotten(capsys, monkeypatch):
         assert kind.short in shown[0]
         assert kind.form in shown[1]
         assert kind.short in pages[0]
-        assert f"| `{kind.form}` |" in pages[1]
+        assert f"|`{kind.form}`|" in pages[1]
         assert name in TAKES or name == "python", f"{name}: which options it takes is not said"
 
 

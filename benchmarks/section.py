@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,4 +21,5 @@ class Section:
         _, closed, after = rest.partition(self.closing)
         if not opened or not closed:
             raise SystemExit(f"{self.page} lacks the lines {self.opening!r} and {self.closing!r}")
+        text = re.sub(r"^\|.*$", lambda row: re.sub(r" *(?<!\\)\| *", "|", row[0]), text, flags=re.MULTILINE)
         self.page.write_text(f"{before}{self.opening}\n\n{text}\n\n{self.closing}{after}", encoding="utf-8")

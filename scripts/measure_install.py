@@ -73,7 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bpals-install-") as folder:
         rows = measure(Path(folder))
     rows.append(("on", f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"))
-    table = "\n".join(["| what | measured |", "|---|---|", *(f"| {what} | {figure} |" for what, figure in rows)])
+    table = "\n".join(["|what|measured|", "|---|---|", *(f"|{what}|{figure}|" for what, figure in rows)])
     print(table)
     if write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(OPENING)

@@ -194,14 +194,14 @@ def kinds() -> str:
     for kind in JUDGES.every():
         if JUDGES.packages(kind.name) == ["bpals"]:
             extra, page = f"`{kind.extra}`" if kind.extra else "", kind.page
-            rows.append(f"| `{kind.form}` | {kind.summary} | {extra} | [{page.partition('#')[0]}]({page}) |")
-    return "\n".join(["| you type | it is | extra | explained in |", "|---|---|---|---|", *rows])
+            rows.append(f"|`{kind.form}`|{kind.summary}|{extra}|[{page.partition('#')[0]}]({page})|")
+    return "\n".join(["|you type|it is|extra|explained in|", "|---|---|---|---|", *rows])
 
 
 def extras() -> str:
     """The extras and what each gives."""
-    rows = [f"| `{extra.name}` | {extra.gives} | {', '.join(extra.packages)} |" for extra in EXTRAS]
-    return "\n".join(["| extra | what it gives | packages |", "|---|---|---|", *rows])
+    rows = [f"|`{extra.name}`|{extra.gives}|{', '.join(extra.packages)}|" for extra in EXTRAS]
+    return "\n".join(["|extra|what it gives|packages|", "|---|---|---|", *rows])
 
 
 def serve() -> str:

@@ -73,7 +73,7 @@ def measure(reference: str, calibrate_split: str, split: str) -> str:
 def lines(plain: list[dict[str, Any]], fitted: list[dict[str, Any]]) -> Iterable[str]:
     """Word the two scorecards as one Markdown table."""
     findings = [row for row in plain if row["given"] == "all" and row["method"] == "bpals"]
-    yield "| error AP | " + " | ".join(f"{row['finding']} ({row['errors']} errors)" for row in findings) + " |"
+    yield "|error AP|" + "|".join(f"{row['finding']} ({row['errors']} errors)" for row in findings) + "|"
     yield "|---|" + "--:|" * len(findings)
     yield _line(CALIBRATED, fitted, "bpals", findings)
     yield _line(PLAIN, plain, "bpals", findings)
@@ -92,7 +92,7 @@ def _line(
         f"{by_finding[row['finding']][f'{figure}_high']:.2f})"
         for row in findings
     ]
-    return f"| {words} | " + " | ".join(cells) + " |"
+    return f"|{words}|" + "|".join(cells) + "|"
 
 
 def read_table(page: str) -> dict[str, dict[str, Cell]]:

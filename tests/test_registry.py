@@ -61,7 +61,7 @@ def test_no_kind_is_forgotten(capsys, monkeypatch):
     pages = [(shape.ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("cli.md", "judges.md")]
     for kind in JUDGES.every():
         assert kind.form in shown[1]
-        assert f"| `{kind.form}` |" in pages[1]
+        assert f"|`{kind.form}`|" in pages[1]
         if kind.runs != "audit":
             assert kind.short in shown[0]
             assert kind.short in pages[0]

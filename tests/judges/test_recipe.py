@@ -72,10 +72,11 @@ def test_published_weights_are_known_by_the_words_of_their_names(file, name):
 def test_the_page_about_scale_says_what_the_cards_say():
     """Each of the published weights stands in one row of the table, with the word that its card has."""
     page = (shape.ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    table = page.partition("| judge | trained on | `trained_on_target` for NIH |")[2].partition("\n\n")[0]
+    table = page.partition("|judge|trained on|`trained_on_target` for NIH|")[2].partition("\n\n")[0]
     for file, name in PUBLISHED.items():
         recipe, weights = find_recipe("xrv", file), name.removeprefix("xrv-")
-        rows = [row.split(" | ") for row in table.splitlines() if f"`{weights}`" in row.partition(" | ")[0]]
+        cells = [row.strip("|").split("|") for row in table.splitlines()]
+        rows = [row for row in cells if f"`{weights}`" in row[0]]
         if weights != "xrv":
             assert [row[2].split()[0] for row in rows] == [recipe.trained_on_target], name
 

@@ -284,7 +284,7 @@ def test_progress_grows_and_the_card_says_who_answers():
 def test_the_docs_name_every_setting_with_its_value():
     """docs/judges.md has a row for each, so that a change of the judge is a change of the page."""
     page = (shape.ROOT / "docs" / "judges.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d., ]+) \| .+ \|$", page, re.MULTILINE))
+    rows = dict(re.findall(r"^\|`(\w+)`\|([\d., ]+)\|.+\|$", page, re.MULTILINE))
     settings = dict(RecordJudge().card.settings)
     settings |= settings.pop("training")
     written = {name: ", ".join(map(str, np.atleast_1d(value))) for name, value in settings.items()}

@@ -494,7 +494,7 @@ def test_the_docs_list_the_designs(world):
     section = page.split("## Calibration")[1].split("\n## ")[0]
     listed = designs(topic, context, SharedFit(topics=[topic], common=context.common))
     names = "|".join(design.name for design in listed)
-    rows = re.findall(rf"^\| ({names}) \| .+ \| (\d+)[^\d\n]*(?:, below (\d+))? \|$", section, re.MULTILINE)
+    rows = re.findall(rf"^\|({names})\|.+\|(\d+)[^\d\n]*(?:, below (\d+))?\|$", section, re.MULTILINE)
     assert rows == [
         (
             design.name,

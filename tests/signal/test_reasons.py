@@ -401,5 +401,5 @@ def test_every_reason_reads_well(every_reason):
 def test_every_code_can_be_looked_up():
     """docs/signal.md has a row for each, in the words of CODES, and for no other."""
     page = (shape.ROOT / "docs" / "signal.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", page.split("## Reasons")[1].split("\n## ")[0], re.MULTILINE))
+    rows = dict(re.findall(r"^\|`(\w+)`\|(.+?)\|$", page.split("## Reasons")[1].split("\n## ")[0], re.MULTILINE))
     assert rows == dict(reasons.CODES)

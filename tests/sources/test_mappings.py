@@ -151,8 +151,8 @@ def test_the_table_in_the_docs_is_true(datasets):
     """Each figure of docs/sources.md is what the mapping gives."""
     page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
     for name, (dataset, _) in datasets.items():
-        line = re.search(rf"^\| `{name}` \| (.*) \|$", page, re.MULTILINE)
-        told = [int(cell.replace(",", "").replace("none named", "1")) for cell in line[1].split(" | ")]
+        line = re.search(rf"^\|`{name}`\|(.*)\|$", page, re.MULTILINE)
+        told = [int(cell.replace(",", "").replace("none named", "1")) for cell in line[1].split("|")]
         says = [(dataset.claims["says"] == word).sum() for word in ("present", "absent", "uncertain")]
         audited = len(dataset.vocabulary.findings)
         silent = dataset.images.height * audited - sum(says)

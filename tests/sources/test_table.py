@@ -168,7 +168,7 @@ def test_the_example_of_the_docs_does_what_the_docs_say(load, said):
     page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"^```(csv|toml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     dataset = load(blocks["csv"], blocks["toml"])
-    promised = re.findall(r"^\| `(\S+)` \| (\w+) \| (\w+) \|$", page, re.MULTILINE)
+    promised = re.findall(r"^\|`(\S+)`\|(\w+)\|(\w+)\|$", page, re.MULTILINE)
     letters = {"present": "+", "absent": "-", "uncertain": "?", "silent": "."}
     assert said(dataset) == {film: letters[mass] + letters[edema] for film, mass, edema in promised}
     assert len(promised) == dataset.images.height

@@ -173,7 +173,8 @@ def page_lines(tables: Mapping[str, list[Row]], draws: int) -> list[str]:
     pairs = sum(row["n"] for row in ours)
     told = (
         f"{ours[0]['n']:,} test images, a first read of each of their {pairs:,} pairs; the last two lines spend all "
-        f"{every:,} reads. In brackets 95 % intervals over patients, {draws:,} resamples. After a semicolon: bpals minus that order."
+        f"{every:,} reads. In brackets 95 % intervals over patients, {draws:,} resamples. "
+        "After a semicolon: bpals minus that order."
     )
     lines = [
         told,

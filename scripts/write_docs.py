@@ -60,12 +60,11 @@ def tables() -> str:
     parts = []
     for name, schema in schemas.items():
         parts += [f"## {name}", "", said[name], "", "|column|type|note|", "|---|---|---|"]
-        if name == "answers":
-            shared = schemas["judgments"]
-            parts.append("|those of `judgments`|||")
-            schema = pl.Schema({column: kind for column, kind in schema.items() if column not in shared})
+        shared = schemas["judgments"] if name == "answers" else {}
+        parts += ["|those of `judgments`|||"] if shared else []
         for column, kind in schema.items():
-            parts.append(f"|`{column}`|{_type(kind)}|{notes.get((name, column), '')}|")
+            if column not in shared:
+                parts.append(f"|`{column}`|{_type(kind)}|{notes.get((name, column), '')}|")
         parts.append("")
     return "\n".join(parts).rstrip()
 

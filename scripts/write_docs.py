@@ -7,6 +7,7 @@ import ast
 import inspect
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from shape import ROOT, SRC, modules
 DOCS = ROOT / "docs"
 OPENING = "<!-- made by scripts/write_docs.py: {} -->"
 CLOSING = "<!-- end of {} -->"
+SHARED = 3
+"""An option that means the same in so many commands is explained once."""
 
 
 def tables() -> str:
@@ -46,9 +49,12 @@ def tables() -> str:
     said = sentences()
     parts = []
     for name, schema in schemas.items():
-        parts += [f"## {name}", "", said[name], "", "| column | type | note |", "|---|---|---|"]
+        parts += [f"## {name}", "", said[name], "", "|column|type|note|", "|---|---|---|"]
+        shared = schemas["judgments"] if name == "answers" else {}
+        parts += ["|those of `judgments`|||"] if shared else []
         for column, kind in schema.items():
-            parts.append(f"| `{column}` | {_type(kind)} | {notes.get((name, column), '')} |")
+            if column not in shared:
+                parts.append(f"|`{column}`|{_type(kind)}|{notes.get((name, column), '')}|")
         parts.append("")
     return "\n".join(parts).rstrip()
 
@@ -90,18 +96,24 @@ def _table(node: ast.stmt) -> str:
 def _type(kind: pl.DataType) -> str:
     if isinstance(kind, pl.Enum):
         words = kind.categories.to_list()
-        return "Enum: the findings of the source" if tuple(words) == NIH.findings else f"Enum: {', '.join(words)}"
+        return "Enum: findings" if tuple(words) == NIH.findings else f"Enum: {', '.join(words)}"
     return str(kind)
 
 
 def commands() -> str:
-    """The help of each command: what it does, its options and an example."""
-    parts = []
-    for name, command in leaves(get_command(app)):
+    """The help of each command: what it does, its options and an example; what several commands share stands first."""
+    found = list(leaves(get_command(app)))
+    rows = Counter(_option(option) for _, command in found for option in command.params)
+    often = {row for row, count in rows.items() if count >= SHARED and "--" in row}
+    head = ["|option|default|what it is|", "|---|---|---|"]
+    parts = ["## Options that several commands share", "", *head, *sorted(often), ""]
+    for name, command in found:
         parts += [f"## bpals {name}", "", inspect.cleandoc(command.help or ""), ""]
-        parts += ["| option | default | what it is |", "|---|---|---|"]
-        parts += [_option(option) for option in command.params]
-        parts += ["", "```console", f"$ {command.epilog.removeprefix('Example: ')}", "```", ""]
+        own = [row for option in command.params if (row := _option(option)) not in often]
+        parts += [*head, *own, ""] if own else []
+        shared = [_flags(option) for option in command.params if _option(option) in often]
+        parts += [f"{'Also' if own else 'Options'}: {', '.join(shared)}.", ""] if shared else []
+        parts += ["```console", f"$ {command.epilog.removeprefix('Example: ')}", "```", ""]
     return "\n".join(parts).rstrip()
 
 
@@ -116,10 +128,13 @@ def leaves(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
             yield above + name, command
 
 
+def _flags(option: object) -> str:
+    return ", ".join(f"`{flag}`" for flag in getattr(option, "opts", []) if flag.startswith("-"))
+
+
 def _option(option: object) -> str:
     """One row; an argument shows its name, an option its flags."""
-    flags = getattr(option, "opts", [])
-    named = ", ".join(f"`{flag}`" for flag in flags if flag.startswith("-"))
+    named = _flags(option)
     called = getattr(option, "metavar", "") or str(getattr(option, "name", ""))
     metavar = (
         "" if not named or getattr(option, "is_flag", False) else f" {getattr(option, 'metavar', '') or ''}".rstrip()
@@ -128,23 +143,26 @@ def _option(option: object) -> str:
     default = getattr(option, "default", None)
     shown = "" if default is None or default is False or str(default) in {"", "[]", "()"} else f"`{default}`"
     help_text = " ".join(str(getattr(option, "help", "")).split()).replace("|", "\\|")
-    return f"| {named}{metavar.replace('|', chr(92) + '|')} | {shown} | {help_text} |"
+    return f"|{named}{metavar.replace('|', chr(92) + '|')}|{shown}|{help_text}|"
 
 
 def error_tree() -> str:
-    """The drawing at the top of errors.py, then a heading for each class."""
+    """The drawing at the top of errors.py, which has a line for each class."""
     drawing = inspect.cleandoc(errors.__doc__ or "").split("\n\n")[1]
-    parts = ["```", drawing, "```", ""]
-    for kind in vars(errors).values():
-        if isinstance(kind, type) and issubclass(kind, errors.BpalsError):
-            parts += [f"### {kind.__name__}", "", str(kind.__doc__), ""]
-    return "\n".join(parts).rstrip()
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    missing = [kind.__name__ for kind in kinds if issubclass(kind, errors.BpalsError) and kind.__name__ not in drawing]
+    if missing:
+        raise SystemExit(f"the drawing at the top of errors.py lacks {', '.join(missing)}")
+    return f"```\n{drawing}\n```"
 
 
 def notices() -> str:
-    """Every code of a counted notice, and the room that counts it."""
-    rows = sorted({(code, module.split(".")[1]) for module, code in notice_codes()})
-    return "\n".join(["| code | counted by |", "|---|---|", *(f"| `{code}` | {room} |" for code, room in rows)])
+    """Every code of a counted notice, by the room that counts it."""
+    codes: dict[str, set[str]] = {}
+    for module, code in notice_codes():
+        codes.setdefault(module.split(".")[1], set()).add(f"`{code}`")
+    rows = [f"|{room}|{', '.join(sorted(found))}|" for room, found in sorted(codes.items())]
+    return "\n".join(["|counted by|codes|", "|---|---|", *rows])
 
 
 def notice_codes() -> Iterator[tuple[str, str]]:
@@ -212,8 +230,8 @@ def serve() -> str:
 
 def keys() -> str:
     """The keys of the reading page."""
-    rows = [f"| {shown} | {words} |" for shown, words in key_table()]
-    return "\n".join(["| key | does |", "|---|---|", *rows])
+    rows = [f"|{shown}|{words}|" for shown, words in key_table()]
+    return "\n".join(["|key|does|", "|---|---|", *rows])
 
 
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {

@@ -153,9 +153,9 @@ def test_every_setting_is_in_the_docs():
     """docs/studies.md has a row for each, with its default where that is a number."""
     page = (shape.ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
     for setting in fields(Study):
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{setting.name}` |")]
+        (row,) = [line for line in page.splitlines() if line.startswith(f"|`{setting.name}`|")]
         if isinstance(setting.default, int | float) and not isinstance(setting.default, bool):
-            assert f"| {setting.default:g} |" in row
+            assert f"|{setting.default:g}|" in row
 
 
 def test_the_14_findings_of_nih_have_14_keys_that_no_tool_has():

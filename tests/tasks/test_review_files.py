@@ -384,7 +384,7 @@ def test_the_docs_list_what_comes_back():
     """Every column that a file gives back stands in docs/review-files.md, for each format under its own heading."""
     page = (shape.ROOT / "docs" / "review-files.md").read_text(encoding="utf-8")
     parts = dict(part.partition("\n")[::2] for part in page.split("\n## ")[1:])
-    table = [line.split("|") for line in parts["CSV and Parquet"].splitlines() if line.startswith("| `")]
+    table = [line.split("|") for line in parts["CSV and Parquet"].splitlines() if line.startswith("|`")]
     kept = {name for line in table if line[3].strip() == "yes" for name in re.findall(r"`(\w+)`", line[1])}
     assert kept == set(KEPT.names())
     for heading, columns in (("COCO", coco.GIVEN_BACK), ("DICOM SR", dicom_sr.GIVEN_BACK)):

@@ -88,4 +88,4 @@ def test_the_docs_print_the_keys_that_the_page_listens_to():
     """docs/reading-room.md has the table of toolkeys.py, row for row."""
     page = (Path(__file__).parents[3] / "docs" / "reading-room.md").read_text(encoding="utf-8")
     for shown, words in key_table():
-        assert f"| {shown.replace('|', '&#124;')} | {words} |" in page
+        assert f"|{shown.replace('|', '&#124;')}|{words}|" in page

@@ -25,12 +25,11 @@ LATE_OF_OURS = {
 }
 """Modules that import others of ours inside a function, each with the reason; everywhere else imports stand on top."""
 NOT_REACHED = {
-    "lines": "48,922",
+    "lines": "46,942",
     "lines of the longest function": "159",
     "most parameters of a function": "40",
-    "comments per 100 lines": "0.8",
-    "modules loaded by bpals audit": "",
-    "lines loaded by bpals audit": "",
+    "modules loaded by bpals audit": "47",
+    "lines loaded by bpals audit": "about 8,900",
 }
 """Limits that are not reached yet, with the figure."""
 FEW_IMAGES = 1500

@@ -35,8 +35,9 @@ from bpals.score.opinions import Audited, about
 from bpals.score.scorecard import suspicions
 from bpals.signal.trust import Signal
 from bpals.store.workspace import Workspace
-from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, load_source, weigh
+from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, weigh
 from bpals.tasks.chosen_judges import choose
+from bpals.tasks.datasets import load_source
 from bpals.tasks.expert_labels import load_experts
 from section import Section
 

@@ -16,26 +16,16 @@ from typer.main import get_command
 
 from bpals import errors, types
 from bpals.cli.doctor import EXTRAS
-from bpals.cli.main import make_app
+from bpals.cli.main import app
 from bpals.findings import NIH
 from bpals.judges.cards import default_model
-from bpals.registry import SPECS
+from bpals.registry import JUDGES
 from bpals.room.desk.study import key_table
 from shape import ROOT, SRC, modules
 
 DOCS = ROOT / "docs"
 OPENING = "<!-- made by scripts/write_docs.py: {} -->"
 CLOSING = "<!-- end of {} -->"
-KIND_PAGES = {
-    "openai": "byo-vlm.md",
-    "hf": "hf.md",
-    **dict.fromkeys(("xrv", "chexnet", "densenet121", "resnet50", "onnx"), "checkpoints.md"),
-    "probe": "probe.md",
-    "table": "judges.md#scores-from-a-file",
-    "python": "judges.md#a-judge-in-six-lines",
-    "stub": "judges.md#a-judge-that-knows-nothing",
-}
-"""Where each kind of judge is explained; a new kind has no row before it has a page."""
 
 
 def tables() -> str:
@@ -107,7 +97,7 @@ def _type(kind: pl.DataType) -> str:
 def commands() -> str:
     """The help of each command: what it does, its options and an example."""
     parts = []
-    for name, command in leaves(get_command(make_app())):
+    for name, command in leaves(get_command(app)):
         parts += [f"## bpals {name}", "", inspect.cleandoc(command.help or ""), ""]
         parts += ["| option | default | what it is |", "|---|---|---|"]
         parts += [_option(option) for option in command.params]
@@ -199,11 +189,12 @@ def _looped(iterable: ast.expr) -> list[str]:
 
 
 def kinds() -> str:
-    """The kinds of image judge, as the registry has them, and the page of each."""
+    """The kinds of judge that bpals brings, as they declare themselves."""
     rows = []
-    for name, kind in SPECS.items():
-        extra, page = f"`{kind.extra}`" if kind.extra else "", KIND_PAGES[name]
-        rows.append(f"| `{kind.form}` | {kind.what} | {extra} | [{page.partition('#')[0]}]({page}) |")
+    for kind in JUDGES.every():
+        if JUDGES.packages(kind.name) == ["bpals"]:
+            extra, page = f"`{kind.extra}`" if kind.extra else "", kind.page
+            rows.append(f"| `{kind.form}` | {kind.summary} | {extra} | [{page.partition('#')[0]}]({page}) |")
     return "\n".join(["| you type | it is | extra | explained in |", "|---|---|---|---|", *rows])
 
 

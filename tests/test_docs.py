@@ -15,7 +15,7 @@ from typer.main import get_command
 import shape
 import write_docs
 import write_scorecard
-from bpals.cli.main import make_app
+from bpals.cli.main import app
 from bpals.findings import NIH
 from bpals.types import signal_schema
 from world import datasets
@@ -155,7 +155,7 @@ def check_line(words):
 
 def parse(arguments):
     """Let the command line read the arguments without doing anything; it raises at an unknown word."""
-    group = get_command(make_app())
+    group = get_command(app)
     with group.make_context("bpals", list(arguments), resilient_parsing=False) as context:
         rest = [*context._protected_args, *context.args]
         if rest:
@@ -210,7 +210,7 @@ def test_the_generated_parts_are_fresh():
 def test_every_command_and_option_is_in_the_docs():
     """Each command has a heading in cli.md, each option stands there in its own marks."""
     text = (shape.ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    for name, command in write_docs.leaves(get_command(make_app())):
+    for name, command in write_docs.leaves(get_command(app)):
         assert f"\n## bpals {name}\n" in text
         for flag in (flag for option in command.params for flag in option.opts if flag.startswith("-")):
             assert f"`{flag}`" in text, f"bpals {name} {flag}"

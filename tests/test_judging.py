@@ -25,7 +25,7 @@ from bpals.judges.runner.transport import Endpoint
 from bpals.judges.stub import StubJudge
 from bpals.store.ledger import Ledger
 from bpals.store.workspace import Workspace
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import load_source
 from bpals.tasks.judge import Order, run_judge
 from bpals.tasks.judge_status import status_of
 from bpals.types import FILM_ANSWERS, OUTCOME, JudgeCard, Question, Reply

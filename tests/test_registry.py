@@ -2,16 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
 
 import shape
-from bpals import registry
-from bpals.cli.judge import TAKES
 from bpals.cli.main import obey
 from bpals.errors import MissingExtra, UnknownName, UsageError, install_line
-from bpals.registry import SPECS, Spec, find, known, parse_spec
+from bpals.registry import EXPORTS, JUDGES, SIGNALS, SOURCES, Spec, find, known, option, options_of, parse_spec
 
 
 def add_package(folder, name, **judges):
@@ -20,7 +19,7 @@ def add_package(folder, name, **judges):
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     lines = "".join(f"{judge} = {where}\n" for judge, where in judges.items())
-    (metadata / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{lines}")
+    (metadata / "entry_points.txt").write_text(f"[{JUDGES.group}]\n{lines}")
     (folder / f"{name}.py").write_text("def make(target, revision):\n    return ('made', target, revision)\n")
 
 
@@ -53,19 +52,19 @@ def test_a_spec_is_taken_apart(text, spec):
 
 
 def test_no_kind_is_forgotten(capsys, monkeypatch):
-    """A new kind stands in the help, in the list, in both pages, and says which options it takes."""
+    """A new kind stands in the help, in the list and in both pages."""
     monkeypatch.setenv("COLUMNS", "200")
     shown = []
     for words in (["judge", "run", "--help"], ["judge", "list"]):
         assert obey(words) == 0
         shown.append(" ".join(capsys.readouterr().out.replace("│", " ").split()))
     pages = [(shape.ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("cli.md", "judges.md")]
-    for name, kind in SPECS.items():
-        assert kind.short in shown[0]
+    for kind in JUDGES.every():
         assert kind.form in shown[1]
-        assert kind.short in pages[0]
         assert f"| `{kind.form}` |" in pages[1]
-        assert name in TAKES or name == "python", f"{name}: which options it takes is not said"
+        if kind.runs != "audit":
+            assert kind.short in shown[0]
+            assert kind.short in pages[0]
 
 
 @pytest.mark.parametrize("text", ["openai:org/model@abc", "table:a.csv@b", "stub:7"])
@@ -110,20 +109,42 @@ def test_nothing_after_the_at_is_an_error():
 def test_the_kinds_of_the_core_can_be_loaded(kind):
     """Each where it is said to be, and with words about what it is."""
     assert callable(find(kind))
-    assert SPECS[kind].what
+    assert JUDGES.load(kind).summary
 
 
-def test_every_place_in_the_registry_exists():
-    """`module:attribute` of each kind is a function in that file, whether or not its extra is installed."""
-    for kind in SPECS.values():
-        module, _, attribute = kind.where.partition(":")
-        source = (shape.SRC / module.replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
-        assert f"\ndef {attribute}(" in source, kind.where
+@pytest.mark.parametrize("registry", [JUDGES, SOURCES, SIGNALS, EXPORTS], ids=lambda registry: registry.group)
+def test_every_entry_point_of_ours_can_be_loaded_under_its_name(registry):
+    """Whether or not its extra is installed; and each says what it is."""
+    ours = [name for name in registry.names() if registry.packages(name) == ["bpals"]]
+    kinds = {name: registry.load(name) for name in ours}
+    assert {name: kind.name for name, kind in kinds.items()} == {name: name for name in ours}
+    assert all(kind.summary for kind in kinds.values())
 
 
-def test_listing_the_judges_loads_none_of_them():
-    """In a fresh process: neither their modules nor what they need."""
-    waits = {"torch", "aiohttp", "PIL", "bpals.judges.openai", "bpals.judges.hf", "bpals.judges.table"}
+@pytest.mark.parametrize("kind", JUDGES.every(), ids=lambda kind: kind.name)
+def test_an_option_means_one_thing(kind):
+    """Two kinds that declare one option describe it alike, and none takes the name of a shared one."""
+    shared = options_of(*JUDGES.load("python").takes)
+    for other in JUDGES.every():
+        for name, (_, said) in options_of(kind.options).items():
+            assert name not in shared
+            assert options_of(other.options).get(name, (None, said))[1] == said
+
+
+def test_an_option_without_a_declaration_is_for_python_alone():
+    """The command line shows the others."""
+
+    @dataclass(frozen=True)
+    class Given:
+        shown: int = option(3, "How many.", least=1)
+        hidden: str = ""
+
+    assert [(name, said.help) for name, (_, said) in options_of(Given).items()] == [("shown", "How many.")]
+
+
+def test_listing_the_judges_loads_nothing_heavy():
+    """In a fresh process: their declarations, and none of the packages that they need to run."""
+    waits = {"torch", "aiohttp", "onnxruntime", "transformers", "sqlalchemy"}
     script = f"import sys, bpals.registry as r; r.known(); print(sorted({waits} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -135,16 +156,16 @@ def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
     with pytest.raises(MissingExtra, match="openai: ") as refused:
         find("openai")
     assert str(refused.value).endswith(f"Type: {install_line('vlm')}")
-    assert {row.kind: row.missing for row in known()}[SPECS["openai"].form] == install_line("vlm")
+    assert {row.kind: row.missing for row in known()}[JUDGES.load("openai").form] == install_line("vlm")
 
 
 def test_a_package_brings_a_judge_of_its_own(packages):
     """Its entry point is found by name, listed with its package, and loaded when it is asked for."""
     add_package(packages, "mypackage", mine="mypackage:make")
+    assert parse_spec("stub:7") == Spec(kind="stub", target="7")
+    assert "mypackage" not in sys.modules
     assert parse_spec("mine:weights@3") == Spec(kind="mine", target="weights", revision="3")
-    assert "mypackage" not in sys.modules
     assert [row.what for row in known() if row.kind == "mine:"] == ["from the package mypackage"]
-    assert "mypackage" not in sys.modules
     assert find("mine")("weights", "3") == ("made", "weights", "3")
     assert isinstance(sys.modules.pop("mypackage"), ModuleType)
 
@@ -180,7 +201,7 @@ def test_an_entry_point_that_leads_nowhere_is_one_line(packages, where):
 def test_the_list_has_every_kind_in_words():
     """How it is typed, what it is, and what it lacks."""
     rows = known()
-    assert [row.kind for row in rows[: len(SPECS)]] == [kind.form for kind in SPECS.values()]
+    assert [row.kind for row in rows] == [kind.form for kind in JUDGES.every()]
     assert all(row.what for row in rows)
 
 

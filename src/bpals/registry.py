@@ -1,41 +1,124 @@
-"""A name -> a judge, loaded when it is asked for: `openai:MODEL@REVISION`, `table:FILE@NAME`, or a package's own kind.
+"""One registry for everything that a package may bring: judges, sources, signals, export formats and commands.
 
-Nothing is imported until then, so an optional package is missed only by those who ask for it.
+Each is named by an entry point and described by a small declaration beside its code; those of bpals come the same way.
+Nothing is imported before its name is used, so an optional package is missed only by those who need it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from bpals.errors import MissingExtra, UnknownName, UsageError, install_line
 from bpals.optional import silence
+from bpals.types import Dataset
 
-GROUP = "bpals.judges"
-"""The entry points of packages that bring a judge: name -> a function of target and revision that gives the judge."""
+OURS = "bpals"
+"""The package whose entry points are ours."""
+
+ASKING = "How it is asked"
+SERVER = "The endpoint"
+LOCAL = "A model in this process"
+RUN = "The run"
+"""The panels of `bpals judge run --help`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How one field of an options class is typed and explained on the command line."""
+
+    help: str
+    metavar: str | None = None
+    flag: str = ""
+    """The flag, where it is not the field's name with dashes."""
+    panel: str | None = None
+    least: float | None = None
+    most: float | None = None
+    reads: type | None = None
+    """The type that the command line reads, where the field's own annotation allows more."""
+
+
+def option(default: Any, help: str, **details: Any) -> Any:  # noqa: A002  as typer calls it
+    """Declare a field of an options class; the details are the other fields of `Option`."""
+    return field(default=default, metadata={"option": Option(help=help, **details)})
+
+
+def options_of(*classes: type | None) -> dict[str, tuple[Field[Any], Option]]:
+    """List the declared options of classes by field name; a field without a declaration is for Python alone."""
+    listed = [each for kind in classes if kind is not None for each in fields(kind)]
+    return {each.name: (each, each.metadata["option"]) for each in listed if "option" in each.metadata}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """The options of every judge that looks at images."""
+
+    images: Path | None = option(
+        None, "The films: a folder, tar or zip, as it is. Remembered by the workspace.", metavar="PATH"
+    )
+    limit_images: int | None = option(None, "Ask about N films, drawn at random.", least=1, panel=RUN)
+    shard: str | None = option(None, "Ask about part I of N of the films, by their names.", metavar="I/N", panel=RUN)
+    retry_failed: bool = option(False, "Ask again what failed.", panel=RUN)
+    require_all: bool = option(False, "Refuse if a film is missing.", panel=RUN)
+    seed: int = option(0, "Where the order of the films starts.", panel=RUN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskOptions:
+    """The options of a judge that answers question by question, with a ledger of its answers."""
+
+    ledger: str | None = option(
+        None, "Keep the answers on PostgreSQL: postgresql://NAME@HOST/DATABASE. Remembered.", metavar="URL"
+    )
+    side: int = option(512, "The longer side of a film as the judge sees it.", metavar="PX", least=32, panel=ASKING)
+    failure_share: float = option(0.005, "Stop when more than this share fails.", least=0, most=1, panel=RUN)
+    verify: int = option(
+        0, "Ask N stored questions again, in whole films: how far do they drift?", metavar="N", least=0, panel=RUN
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """The options of a judge that may stand behind an endpoint."""
+
+    base_url: list[str] | None = option(
+        None, "http://HOST:PORT/v1; repeat it for several servers.", metavar="URL", panel=SERVER
+    )
+    allow_host: list[str] | None = option(
+        None, "A host of your own network that may be asked.", metavar="HOST", panel=SERVER
+    )
+    ca_file: str | None = option(None, "Certificates to trust, as PEM.", panel=SERVER)
+    deadline: float = option(120.0, "Seconds for one request, in all.", least=0.1, panel=SERVER)
+    in_flight: int = option(64, "Requests at once, at most.", least=1, panel=SERVER)
+    budget_tokens: int | None = option(None, "Stop when so many are spent.", least=1, panel=RUN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A sort of judge that a spec may name."""
+    """What every declaration says."""
 
-    form: str
+    name: str
+    summary: str
+    form: str = ""
     """How it is typed."""
-    what: str
-    where: str
-    """`module:attribute`, imported at use."""
     extra: str = ""
     """The extra that brings what it needs beyond the core install."""
     packages: tuple[str, ...] = ()
     """What that extra must have made importable."""
-    names_file: bool = False
-    """Its target is a path, in which an `@` before a `/` is part of a folder's name."""
+    options: type | None = None
+    """A frozen dataclass of its own options, each declared with `option`."""
+    page: str = ""
+    """The page of docs/ that explains it."""
+
+    @property
+    def missing(self) -> str:
+        """The line that installs what it lacks here; empty where it can be used."""
+        return install_line(self.extra) if any(find_spec(package) is None for package in self.packages) else ""
 
     @property
     def short(self) -> str:
@@ -43,91 +126,166 @@ class Kind:
         return re.sub(r"\[[@:]\w+\]|[\[\]]", "", self.form)
 
 
-SPECS: Mapping[str, Kind] = {
-    "openai": Kind(
-        form="openai:[MODEL[@REVISION]]",
-        what="any OpenAI-compatible endpoint: vLLM, SGLang, llama.cpp, Ollama, a hosted one",
-        where="bpals.judges.openai:make",
-        extra="vlm",
-        packages=("aiohttp", "orjson"),
-    ),
-    "hf": Kind(
-        form="hf:[MODEL[@REVISION]]",
-        what="a local Hugging Face model: image-text-to-text, or a dual encoder like CLIP",
-        where="bpals.judges.hf:open_hf",
-        extra="torch",
-        packages=("torch", "transformers"),
-    ),
-    "xrv": Kind(
-        form="xrv:FILE[@SHA256]",
-        what="weights of TorchXRayVision: DenseNet-121 of 18 targets",
-        where="bpals.judges.checkpoint:open_xrv",
-        extra="xrv",
-        packages=("torch", "torchvision"),
-        names_file=True,
-    ),
-    "chexnet": Kind(
-        form="chexnet:FILE[@SHA256]",
-        what="a CheXNet checkpoint: DenseNet-121 of NIH's 14 findings, also saved by an old torch",
-        where="bpals.judges.checkpoint:open_chexnet",
-        extra="xrv",
-        packages=("torch", "torchvision"),
-        names_file=True,
-    ),
-    "densenet121": Kind(
-        form="densenet121:FILE[@SHA256]",
-        what="a DenseNet-121 of your own, as torchvision has it",
-        where="bpals.judges.checkpoint:open_densenet121",
-        extra="xrv",
-        packages=("torch", "torchvision"),
-        names_file=True,
-    ),
-    "resnet50": Kind(
-        form="resnet50:FILE[@SHA256]",
-        what="a ResNet-50 of your own, as torchvision has it",
-        where="bpals.judges.checkpoint:open_resnet50",
-        extra="xrv",
-        packages=("torch", "torchvision"),
-        names_file=True,
-    ),
-    "onnx": Kind(
-        form="onnx:FILE[@SHA256]",
-        what="any classifier as ONNX, with a recipe of its labels (--recipe FILE.toml); no torch",
-        where="bpals.judges.checkpoint:open_onnx",
-        extra="probe",
-        packages=("onnxruntime",),
-        names_file=True,
-    ),
-    "probe": Kind(
-        form="probe:[BACKBONE]",
-        what="a linear probe on a frozen backbone: lite0 (the default), FILE.onnx, timm:NAME or hf:MODEL; on a CPU",
-        where="bpals.judges.backbone:open_backbone",
-        extra="probe",
-        packages=("onnxruntime",),
-        names_file=True,
-    ),
-    "table": Kind(
-        form="table:FILE[@NAME]",
-        what="scores computed elsewhere: CSV or Parquet",
-        where="bpals.judges.table:read_table",
-        names_file=True,
-    ),
-    "python": Kind(
-        form="python:FILE.py[:NAME]",
-        what="a function of your own under @bpals.judge, in a file or a module",
-        where="bpals.judges.function:load",
-        names_file=True,
-    ),
-    "stub": Kind(
-        form="stub:[SEED]",
-        what="seeded answers that know nothing, for tests and for trying things out",
-        where="bpals.judges.stub:make",
-    ),
-}
-"""The kinds that come with bpals."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeKind(Kind):
+    """A kind of judge that a spec may name."""
 
-MEANT = {".py": "python", ".onnx": "onnx", **dict.fromkeys((".csv", ".gz", ".tsv", ".parquet"), "table")}
-"""What is meant where a file is typed alone."""
+    open: Callable[..., Any]
+    """A function of target, revision and its own options that gives an ImageJudge, a ChatJudge or a RecordJudge."""
+    runs: Literal["ask", "read", "learn", "audit"] = "ask"
+    """How it comes to its answers: asked image by image, read from a table of scores, learnt from the dataset's labels
+    on features of the images, or run by every audit."""
+    takes: tuple[type, ...] = (ImageOptions, AskOptions, ServerOptions)
+    """The shared options that it understands."""
+    names_file: bool = False
+    """Its target is a path, in which an `@` before a `/` is part of a folder's name."""
+    endings: tuple[str, ...] = ()
+    """Files that are meant for it where they are typed alone."""
+    default: str = ""
+    """The target that is taken, and announced, where none is typed."""
+
+    def understands(self, option: str) -> bool:
+        """Say whether it takes one of the options that judges declare."""
+        return option in options_of(*self.takes, self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceKind(Kind):
+    """A kind of dataset that `--source` may name."""
+
+    load: Callable[..., Dataset]
+    """A function of target and its own options that reads a dataset: a Source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalKind(Kind):
+    """A way from labels and answers to trust; its name stands in the column `method`."""
+
+    estimate: Callable[..., Any]
+    """A Signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportKind(Kind):
+    """A format of reviews as files."""
+
+    write: Callable[..., Any]
+    """A function of the table of reviews and what is known of their images, that gives files as `Written`."""
+    read: Callable[[bytes, str], Any] | None = None
+    """A function of a file's content and name that gives `Found`; None for a format that is only written."""
+    read_folder: Callable[[Mapping[str, bytes], str], Any] | None = None
+    """The same for a folder of files."""
+    content: Literal["table", "json", "dicom", ""] = ""
+    """How an import recognises a file of it; empty where only --format tells."""
+    is_ours: Callable[[Any], bool] = lambda _content: False
+    """For JSON: whether what was parsed is of this format."""
+    whole: bool = False
+    """It has every column, also the one that says what was replaced."""
+    needs: Literal["", "sizes", "files"] = ""
+    """What it must know of the images: the size of those with boxes, or the files of all."""
+    endings: tuple[str, ...] = ()
+    """The file names that tell it without --format."""
+
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry(Generic[K]):
+    """The entry points of one group."""
+
+    group: str
+    noun: str
+    declaration: type[K]
+    wrap: Callable[[str, str, Any], K] | None = None
+    """Makes a declaration of a plain function: its name, its package and itself."""
+
+    def names(self) -> list[str]:
+        """List what is installed, ours first, in alphabetical order; nothing is imported."""
+        if entries := self._entries():
+            return sorted(entries, key=lambda name: (_packages(entries[name])[0] != OURS, name))
+        # The code is here and its metadata is not, or is older: an editable install from before an update.
+        raise UsageError(f"bpals is not installed whole: it names no {self.noun}. Type: {install_line()}")
+
+    def load(self, name: str) -> K:
+        """Import what one name means; a name that is missing, or taken twice, is an error that says what to do."""
+        found = self._entries().get(name, [])
+        if len(found) > 1:
+            raise UsageError(self._clash(name, found))
+        if not found:
+            raise UnknownName.of(self.noun, name, self.names())
+        loaded = _load(found[0])
+        if isinstance(loaded, self.declaration):
+            return loaded
+        if self.wrap is not None and callable(loaded):
+            return self.wrap(name, _packages(found)[0], loaded)
+        raise UsageError(
+            f"{name}: the package {_packages(found)[0]} names {found[0].value}, which is no "
+            f"{self.declaration.__name__}. Tell its authors"
+        )
+
+    def every(self) -> list[K]:
+        """Import all that can be imported; a package that is broken takes nothing else with it."""
+        return [kind for kind in (self.attempt(name) for name in self.names()) if not isinstance(kind, UsageError)]
+
+    def attempt(self, name: str) -> K | UsageError:
+        """Import what one name means, or give the error."""
+        try:
+            return self.load(name)
+        except UsageError as error:
+            return error
+
+    def packages(self, name: str) -> list[str]:
+        """Name the packages that bring a name."""
+        return _packages(self._entries().get(name, []))
+
+    def _entries(self) -> dict[str, list[EntryPoint]]:
+        # Read anew each time: a test, or a notebook, may have installed a package meanwhile.
+        found: dict[str, list[EntryPoint]] = {}
+        for entry in entry_points(group=self.group):
+            if entry not in found.setdefault(entry.name, []):
+                found[entry.name].append(entry)
+        return found
+
+    def _clash(self, name: str, entries: Iterable[EntryPoint]) -> str:
+        packages = _packages(entries)
+        return (
+            f"{' and '.join(packages)} all call a {self.noun} {name!r}: one name cannot mean two of them. "
+            f"Uninstall the package that you do not want: pip uninstall {packages[-1]}"
+        )
+
+
+def _packages(entries: Iterable[EntryPoint]) -> list[str]:
+    """Name the packages of entry points, ours first."""
+    names = {entry.dist.name if entry.dist else entry.value for entry in entries}
+    return sorted(names, key=lambda name: (name != OURS, name))
+
+
+def _load(entry: EntryPoint) -> Any:
+    package = _packages([entry])[0]
+    if package != OURS:
+        silence()  # the package may import what reports to its makers
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"{entry.name}: the package {package} names {entry.value}, which cannot be loaded "
+            f"({error}). Install that package again, or tell its authors"
+        ) from None
+
+
+def _plain_judge(name: str, package: str, function: Callable[..., Any]) -> JudgeKind:
+    return JudgeKind(name=name, form=f"{name}:", summary=f"from the package {package}", open=function)
+
+
+def _plain_source(name: str, package: str, function: Callable[..., Dataset]) -> SourceKind:
+    return SourceKind(name=name, form=f"{name}:TARGET", summary=f"from the package {package}", load=function)
+
+
+JUDGES = Registry(group="bpals.judges", noun="kind of judge", declaration=JudgeKind, wrap=_plain_judge)
+SOURCES = Registry(group="bpals.sources", noun="source", declaration=SourceKind, wrap=_plain_source)
+SIGNALS = Registry(group="bpals.signals", noun="signal", declaration=SignalKind)
+EXPORTS = Registry(group="bpals.exports", noun="format", declaration=ExportKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,47 +312,33 @@ class Known(NamedTuple):
 
 def parse_spec(text: str) -> Spec:
     """Take a spec apart; what cannot be one is answered with what to type."""
-    kind, colon, rest = text.strip().partition(":")
-    built_in = SPECS.get(kind)
-    if built_in is None and kind not in _offers():
-        raise _unknown(text, kind)
-    target, revision = _split(text, rest, names_file=built_in is not None and built_in.names_file)
-    if built_in and not target and not built_in.form.partition(":")[2].startswith("["):
-        raise UsageError(f"{kind}{colon} names no judge. Type: bpals judge run {built_in.form}")
-    return Spec(kind=kind, target=target, revision=revision)
+    name, colon, rest = text.strip().partition(":")
+    if name not in JUDGES.names():
+        raise _no_kind(text, name)
+    kind = JUDGES.load(name)
+    target, revision = _split(text, rest, names_file=kind.names_file)
+    if not target and kind.form.partition(":")[2][:1] not in {"", "["}:
+        raise UsageError(f"{name}{colon} names no judge. Type: bpals judge run {kind.form}")
+    return Spec(kind=name, target=target, revision=revision)
 
 
-def find(kind: str) -> Callable[..., Any]:
-    """Load what makes judges of a kind; one that is missing, or offered twice, is an error that says what to do."""
-    offers = _offers().get(kind, [])
-    if kind in SPECS and offers:
-        raise UsageError(_collision(kind, ["bpals", *_packages(offers)]))
-    if len(offers) > 1:
-        raise UsageError(_collision(kind, _packages(offers)))
-    if offers:
-        return _load_offer(offers[0])
-    if kind not in SPECS:
-        raise _unknown(kind, kind)
-    built_in = SPECS[kind]
-    if _missing(built_in):
-        raise MissingExtra.of(f"{kind}:", built_in.extra)
-    module, _, attribute = built_in.where.partition(":")
-    made: Callable[..., Any] = getattr(import_module(module), attribute)
-    return made
+def find(name: str) -> Callable[..., Any]:
+    """Load what opens judges of a kind; what it needs must be installed."""
+    kind = JUDGES.load(name)
+    if kind.missing:
+        raise MissingExtra.of(f"{name}:", kind.extra)
+    return kind.open
 
 
 def known() -> list[Known]:
-    """List every kind of judge, ours and those of installed packages, and what each lacks here."""
-    offers = _offers()
+    """List every kind of judge and what each lacks here."""
     listed = []
-    for name, kind in SPECS.items():
-        lacks = install_line(kind.extra) if _missing(kind) else ""
-        clash = _collision(name, ["bpals", *_packages(offers[name])]) if name in offers else ""
-        listed.append(Known(kind.form, kind.what, clash or lacks))
-    for name in sorted(offers.keys() - SPECS.keys()):
-        packages = _packages(offers[name])
-        clash = _collision(name, packages) if len(packages) > 1 else ""
-        listed.append(Known(f"{name}:", f"from the package {' and '.join(packages)}", clash))
+    for name in JUDGES.names():
+        kind = JUDGES.attempt(name)
+        if isinstance(kind, UsageError):
+            listed.append(Known(f"{name}:", f"from the package {' and '.join(JUDGES.packages(name))}", str(kind)))
+        else:
+            listed.append(Known(kind.form, kind.summary, kind.missing))
     return listed
 
 
@@ -207,46 +351,11 @@ def _split(text: str, rest: str, *, names_file: bool) -> tuple[str, str]:
     return target, revision
 
 
-def _unknown(text: str, kind: str) -> UsageError:
-    path = Path(kind)
-    meant = MEANT.get(path.suffix.lower())
+def _no_kind(text: str, name: str) -> UsageError:
+    path = Path(name)
+    ending = path.suffix.lower()
+    meant = next((kind.name for kind in JUDGES.every() if ending in kind.endings), "") if ending else ""
     if meant:
         what = "is a file, not a judge" if path.is_file() else "names no kind of judge"
         return UsageError(f"{text} {what}. Type: bpals judge run {meant}:{text}")
-    return UnknownName.of("kind of judge", kind, [*SPECS, *_offers()], where=text if text != kind else "")
-
-
-def _missing(kind: Kind) -> bool:
-    return any(find_spec(package) is None for package in kind.packages)
-
-
-def _offers() -> dict[str, list[EntryPoint]]:
-    """What installed packages bring, by name."""
-    offers: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
-        if entry not in offers.setdefault(entry.name, []):
-            offers[entry.name].append(entry)
-    return offers
-
-
-def _packages(offers: list[EntryPoint]) -> list[str]:
-    return sorted(entry.dist.name if entry.dist else entry.value for entry in offers)
-
-
-def _collision(kind: str, packages: list[str]) -> str:
-    return (
-        f"{' and '.join(packages)} all call a judge {kind!r}: one name cannot mean two judges. "
-        f"Uninstall the package that you do not want: pip uninstall {packages[-1]}"
-    )
-
-
-def _load_offer(offer: EntryPoint) -> Callable[..., Any]:
-    silence()  # the package may import what reports to its makers
-    try:
-        made: Callable[..., Any] = offer.load()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"{offer.name}: the package {_packages([offer])[0]} names {offer.value}, which cannot be loaded "
-            f"({error}). Install that package again, or tell its authors"
-        ) from None
-    return made
+    return UnknownName.of(JUDGES.noun, name, JUDGES.names(), where=text if text != name else "")

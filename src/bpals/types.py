@@ -487,3 +487,33 @@ class ChatJudge(BaseJudge, Protocol):
     async def ask_line(self, film: Film | None, questions: Sequence[Question], line: Client) -> Sequence[Reply]:
         """Answer up to `at_once` questions about one image through the client, one reply each, in order."""
         ...
+
+
+@runtime_checkable
+class RecordJudge(Protocol):
+    """A judge that reads the dataset's own table and not the images."""
+
+    def read(self, images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabulary) -> pl.DataFrame:
+        """Answer for every label as JUDGMENTS, in the order of the labels, without using the label itself."""
+        ...
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A kind of dataset, such as a SourceKind."""
+
+    def load(self, target: str, /) -> Dataset:
+        """Read every image and every label; options of its own come by name."""
+        ...
+
+
+@runtime_checkable
+class Signal(Protocol):
+    """A way from labels and answers to trust, such as a SignalKind."""
+
+    def estimate(self, laid: Any, reference: Reference | None = None, /) -> Any:
+        """Give an object whose `table` is the signal, one row per label, from what `signal.layout.lay_out` made.
+
+        Skill, single reads, a random sample and features come by name.
+        """
+        ...

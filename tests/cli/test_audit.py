@@ -90,7 +90,7 @@ def test_an_unknown_source_is_answered_with_the_nearest(capsys, tmp_path):
     [
         (["--source", "table:films.csv"], "needs a file and a mapping. Type: bpals audit --source table:FILE"),
         (["--source", "table:", "--mapping", "vindr"], "needs a file and a mapping"),
-        (["--mapping", "vindr"], "--mapping vindr is for tables; the NIH record needs none"),
+        (["--mapping", "vindr"], "--mapping vindr is for tables; the source nih needs none"),
         (["--source", __file__], f"is a file. Type: bpals audit --source table:{__file__} --mapping FILE.toml"),
         (["--source", "nih:nowhere.csv"], "nowhere.csv"),
         (["--source", "table:nowhere.csv", "--mapping", "vindr"], "nowhere.csv"),

@@ -7,7 +7,7 @@ import signal
 import pytest
 from typer.main import get_command
 
-from bpals.cli.main import make_app, obey
+from bpals.cli.main import app, obey
 from bpals.store.workspace import Workspace
 from bpals.types import OUTCOME
 from world import datasets
@@ -16,7 +16,7 @@ from world.waiting import wait_until
 from world.words import mentions
 
 FILMS = 24
-COMMANDS = sorted(get_command(make_app()).commands["judge"].commands)
+COMMANDS = sorted(get_command(app).commands["judge"].commands)
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +265,7 @@ def test_every_help_has_an_example_and_every_option_a_sentence(capsys, command):
     """The help of each command ends with a line to paste."""
     assert obey(["judge", command, "--help"]) == 0
     assert f"Example: bpals judge {command}" in " ".join(capsys.readouterr().out.split())
-    parameters = get_command(make_app()).commands["judge"].commands[command].params
+    parameters = get_command(app).commands["judge"].commands[command].params
     assert not [option.name for option in parameters if not getattr(option, "help", "")]
 
 

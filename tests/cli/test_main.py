@@ -10,14 +10,14 @@ import typer
 from typer.main import get_command
 
 import shape
-from bpals.cli.main import make_app, obey
+from bpals.cli.main import app, obey
 from bpals.errors import SourceError
 from bpals.version import VERSION
 from world.words import mentions
 
 pytestmark = pytest.mark.quick
 
-COMMANDS = sorted(get_command(make_app()).commands)
+COMMANDS = sorted(get_command(app).commands)
 
 
 def toy(failure):
@@ -60,9 +60,7 @@ def test_every_help_has_an_example(capsys, command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_says_what_it_is_for(command):
     """No option or argument is without a sentence."""
-    silent = [
-        option.name for option in get_command(make_app()).commands[command].params if not getattr(option, "help", "")
-    ]
+    silent = [option.name for option in get_command(app).commands[command].params if not getattr(option, "help", "")]
     assert not silent
 
 

@@ -11,7 +11,7 @@ import bpals
 from bpals.cli.main import obey
 from bpals.errors import TruthError
 from bpals.store.workspace import Workspace
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import load_source
 from bpals.types import KIND, OUTCOME, answers_schema
 from world.datasets import EXAMPLES, MAPPING, SOURCE
 from world.words import mentions

@@ -10,7 +10,7 @@ from polars.testing import assert_frame_equal
 
 from bpals.judges.record import RecordJudge, fold_of
 from bpals.store.workspace import Workspace
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import load_source
 
 TABLES = {
     "vindr": ("vinbigdata-train.csv.gz", "Pneumothorax", (58, 14_904, 38, 0)),

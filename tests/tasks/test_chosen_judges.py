@@ -14,8 +14,8 @@ from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges.stub import StubJudge
 from bpals.score.intervals import Resampling
 from bpals.store.workspace import Workspace, write_image_checks
-from bpals.tasks.audit import load_source
 from bpals.tasks.chosen_judges import choose
+from bpals.tasks.datasets import load_source
 from bpals.tasks.score import scorecard
 from bpals.testing import check_signal
 from bpals.types import FILM_ANSWERS, FILM_CHECKS, KIND, OUTCOME, answers_schema

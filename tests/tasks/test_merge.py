@@ -225,7 +225,7 @@ def test_a_shard_on_postgresql_is_refused_to_a_second_process_and_another_shard_
 
 def vocabulary(small):
     """The findings of the small dataset."""
-    from bpals.tasks.audit import load_source
+    from bpals.tasks.datasets import load_source
 
     return load_source(small.source, small.mapping).vocabulary
 

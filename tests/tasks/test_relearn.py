@@ -17,7 +17,7 @@ from bpals.room.desk.study import default_study
 from bpals.store.files import sha256
 from bpals.store.ledger.review_rows import CONSENSUS, REVIEW_COLUMNS
 from bpals.store.workspace import RUN, Workspace
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import load_source
 from bpals.tasks.expert_labels import load_experts
 from bpals.tasks.reading_list import CASES
 from bpals.tasks.relearn import lessons_of, relearn, teach, version

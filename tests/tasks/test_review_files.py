@@ -16,6 +16,7 @@ import shape
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import Vocabulary
 from bpals.numeric import majority
+from bpals.registry import EXPORTS
 from bpals.reviews import coco, dicom_sr, fiftyone, verdicts
 from bpals.reviews.agreement import Bootstrap, among
 from bpals.reviews.exchange import KEPT, TRUTH, Films, add_reviews, all_reviews
@@ -26,8 +27,8 @@ from bpals.room.desk.study import Account
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import ACCOUNT, REVIEW
 from bpals.store.workspace import LEDGER, Workspace
-from bpals.tasks.audit import load_source
-from bpals.tasks.review_files import FORMATS, export_reviews, import_reviews, load_reviews
+from bpals.tasks.datasets import load_source
+from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
 from world import desks, review_tables, workspaces
 
 COLUMNS = {
@@ -326,7 +327,7 @@ def test_a_film_may_be_called_by_its_address(home, films, tmp_path):
         ("image_id,finding,reader,verdict\n{0},Effusoin,a,YES\n", UnknownName, "Did you mean 'Effusion'"),
         ("image_id,finding,reader,verdict\n{0},Effusion,a,PERHAPS\n", TruthError, "'PERHAPS' under 'Effusion'"),
         ("image_id,reader\n{0},a\n", TruthError, "no column holds verdicts"),
-        ('{{"a": 1}}', TruthError, "is JSON, but neither of Label Studio"),
+        ('{{"a": 1}}', TruthError, "is JSON.*label-studio"),
         ("image_id,finding,reader,verdict,phase,external_id\n{0},Effusion,a,present,asleep,1\n", TruthError,
          r"read 1: 'asleep' is no phase\. Write blind"),
         ("image_id,finding,reader,verdict,phase,external_id,box\n{0},Effusion,a,present,blind,1,[[1]]\n", TruthError,
@@ -351,7 +352,7 @@ def test_names_and_places_that_are_wrong_are_told(home, tmp_path):
         import_reviews(home, tmp_path / "x.json", format="labelstudio")
     with pytest.raises(TruthError, match=r"x\.csv .*bpals review import"):
         import_reviews(home, tmp_path / "x.csv")
-    with pytest.raises(UsageError, match=f"--format {FORMATS[0]}"):
+    with pytest.raises(UsageError, match=f"--format {EXPORTS.names()[0]}"):
         export_reviews(home, tmp_path / "out.txt")
     with pytest.raises(UsageError, match="holds no review yet"):
         export_reviews(home, tmp_path / "out.csv")

@@ -8,7 +8,7 @@ from bpals.findings import Group
 from bpals.judges.stub import StubJudge
 from bpals.score.pairwise import Side, join
 from bpals.store.workspace import Workspace
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import load_source
 from bpals.testing import skilled
 from world.datasets import EXAMPLES, MAPPING, SOURCE
 

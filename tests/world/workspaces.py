@@ -12,7 +12,7 @@ import shape
 from bpals.room.desk.desk import Desk
 from bpals.store.ledger import Ledger
 from bpals.store.workspace import LEDGER, Workspace
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import load_source
 from bpals.types import SAYS
 from world import desks
 

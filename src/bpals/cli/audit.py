@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bpals.cli.terminal import bar, given_files
+from bpals.cli.terminal import alone, bar, given_files
 from bpals.store.workspace import summary
 from bpals.tasks.audit import Run
 from bpals.tasks.audit import audit as run_audit
@@ -207,3 +207,6 @@ def _summary(signal: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("finding")
     )
+
+
+app = alone(audit, "bpals audit --source table:my.csv --mapping my.toml --workspace audit")

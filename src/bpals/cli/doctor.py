@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from bpals.cli.terminal import alone
 from bpals.errors import SourceError, install_line
 from bpals.sources import nih
 from bpals.store.ledger import old_sqlite, unfit
@@ -250,3 +251,6 @@ def _print_row(state: str, name: str, found: str, type_next: str) -> None:
     print(f"{state:8} {name:16} {found}")
     if type_next:
         print(f"{'':25} type: {type_next}")
+
+
+app = alone(doctor, "bpals doctor --json")

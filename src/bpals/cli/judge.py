@@ -5,24 +5,34 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from rich.console import Console
 
 from bpals.cli.compare import compare
 from bpals.cli.score import number, sheet
-from bpals.cli.terminal import Invocation, LiveLine, bar, span
+from bpals.cli.terminal import Invocation, LiveLine, bar, expanded, span
 from bpals.errors import UnknownName, UsageError
 from bpals.images.prepare import Preparation
-from bpals.judges.backbone import DEFAULT
 from bpals.judges.runner.ray_executor import RayExecutor
 from bpals.judges.runner.retry import RunPolicy
 from bpals.judges.runner.transport import Endpoint
-from bpals.registry import SPECS, known, parse_spec
+from bpals.registry import (
+    JUDGES,
+    AskOptions,
+    ImageOptions,
+    JudgeKind,
+    ServerOptions,
+    known,
+    option,
+    options_of,
+    parse_spec,
+)
 from bpals.store.ledger.transfer import Clash
 from bpals.store.shards import Shard
 from bpals.store.workspace import Workspace
@@ -176,219 +186,147 @@ def _merge_words(clash: Clash) -> str:
 
 
 KEY = "BPALS_API_KEY"
-ASKS = "How it is asked"
-SERVER = "The endpoint"
-LOCAL = "A model in this process"
-RUN = "The run"
 AWAY = "More than one process or machine"
+EXIT = {"interrupted": 130, "budget": 3}
+"""How a run ends that has not asked everything; one that had to stop raises Stopped."""
 
 
-def run(  # noqa: PLR0913  an option of the command is a parameter
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions:
+    """The options of every run: what is judged, and where the answers go."""
+
+    workspace: Path = option(Path("audit"), "The folder to write to.")
+    name: str = option("", "What to call the judge; by default after its model.")
+    source: str | None = option(None, "The dataset, as in `bpals audit`; remembered.")
+    mapping: str | None = option(None, "How to read a table.", metavar="FILE.toml|NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """The options of every run: which processes do the work."""
+
+    engine: str = option("here", "Who asks: this process, or workers of Ray.", metavar="here|ray", panel=AWAY)
+    ray_address: str | None = option(
+        None, "A running cluster; else one is started.", metavar="HOST:PORT|auto", panel=AWAY
+    )
+    ray_workers: int | None = option(None, "Workers; by default one a core of this machine.", least=1, panel=AWAY)
+    ray_gpus: float = option(0.0, "GPUs that each worker holds.", least=0, panel=AWAY)
+
+    def open(self, say: Callable[[str], None]) -> RayExecutor | None:
+        """Make the engine; options of Ray mean nothing to another."""
+        ray: dict[str, Any] = {"address": self.ray_address, "workers": self.ray_workers, "gpus": self.ray_gpus or None}
+        typed = {name: value for name, value in ray.items() if value is not None}
+        if self.engine == "ray":
+            return RayExecutor(**typed, say=say)
+        if self.engine != "here":
+            raise UnknownName.of("engine", self.engine, ("here", "ray"), where="--engine")
+        if typed:
+            raise UsageError(f"--ray-{min(typed)} means nothing without Ray. Add: --engine ray")
+        return None
+
+
+def _own_options(kinds: Sequence[JudgeKind]) -> type:
+    """Make one class of the options that kinds of judge declare for themselves; None is what was not typed."""
+    merged: dict[str, tuple[str, Any, Any]] = {}
+    for kind in kinds:
+        for name, (_, said) in options_of(kind.options).items():
+            reads = said.reads or _plain(get_type_hints(kind.options)[name])
+            # Where two kinds declare one option, ours or the first is read; bpals.testing refuses two meanings.
+            merged.setdefault(name, (name, reads if reads is bool else reads | None, said))
+    made: type = make_dataclass(
+        "OwnOptions",
+        [
+            (name, reads, field(default=False if reads is bool else None, metadata={"option": said}))
+            for name, reads, said in merged.values()
+        ],
+        frozen=True,
+        kw_only=True,
+    )
+    return made
+
+
+def _plain(hint: Any) -> Any:
+    """Take `None` off a type: what is not typed is None anyway."""
+    kinds = [each for each in get_args(hint) if each is not NoneType]
+    return kinds[0] if kinds else hint
+
+
+RUN_NOW = [kind for kind in JUDGES.every() if kind.runs != "audit"]
+
+
+def run(  # noqa: PLR0913  one object per group of options
     context: typer.Context,
     spec: Annotated[
         str,
         typer.Argument(
-            metavar="SPEC",
-            help=f"{', '.join(kind.short for kind in SPECS.values())}; `bpals judge list` explains them.",
+            metavar="SPEC", help=f"{', '.join(kind.short for kind in RUN_NOW)}; `bpals judge list` explains them."
         ),
     ],
-    images: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="The films: a folder, tar or zip, as it is. Remembered by the workspace."),
-    ] = None,
-    workspace: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("audit"),
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Keep the answers on PostgreSQL: postgresql://NAME@HOST/DATABASE. Remembered."
-        ),
-    ] = None,
-    name: Annotated[str, typer.Option(help="What to call the judge; by default after its model.")] = "",
-    source: Annotated[str | None, typer.Option(help="The dataset, as in `bpals audit`; remembered.")] = None,
-    mapping: Annotated[str | None, typer.Option(metavar="FILE.toml|NAME", help="How to read a table.")] = None,
-    base_url: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="http://HOST:PORT/v1; repeat it for several servers.", rich_help_panel=SERVER),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST", help="A host of your own network that may be asked.", rich_help_panel=SERVER),
-    ] = None,
-    ca_file: Annotated[str | None, typer.Option(help="Certificates to trust, as PEM.", rich_help_panel=SERVER)] = None,
-    deadline: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for one request, in all.", rich_help_panel=SERVER)
-    ] = 120.0,
-    in_flight: Annotated[int, typer.Option(min=1, help="Requests at once, at most.", rich_help_panel=SERVER)] = 64,
-    layout: Annotated[
-        str | None, typer.Option(help="single or joint (one JSON for all questions).", rich_help_panel=ASKS)
-    ] = None,
-    method: Annotated[str | None, typer.Option(help="auto, top_k, token_ids or sampled.", rich_help_panel=ASKS)] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="Samples where there are no log-probs.", rich_help_panel=ASKS)
-    ] = None,
-    pack: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE.toml", help="The prompt pack.", rich_help_panel=ASKS)
-    ] = None,
-    side: Annotated[
-        int,
-        typer.Option(
-            metavar="PX", min=32, help="The longer side of a film as the judge sees it.", rich_help_panel=ASKS
-        ),
-    ] = 512,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.", rich_help_panel=LOCAL)] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.", rich_help_panel=LOCAL)] = None,
-    batch: Annotated[int | None, typer.Option(help="Questions or films at once.", rich_help_panel=LOCAL)] = None,
-    allow_code_revision: Annotated[
-        str | None,
-        typer.Option(metavar="COMMIT", help="Run the model's own code, of this commit.", rich_help_panel=LOCAL),
-    ] = None,
-    licence: Annotated[str | None, typer.Option(help="Of the weights, for the card.", rich_help_panel=ASKS)] = None,
-    trained_on_target: Annotated[
-        str | None, typer.Option(metavar="yes|no|unknown", help="Was it trained on these labels?", rich_help_panel=ASKS)
-    ] = None,
-    card: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="The card of a table.", rich_help_panel=ASKS)
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE.toml",
-            help="What a classifier's outputs mean and how it is shown a film.",
-            rich_help_panel=LOCAL,
-        ),
-    ] = None,
-    ocr: Annotated[
-        bool,
-        typer.Option("--ocr", help="Read what is written on each film too: half a second each.", rich_help_panel=LOCAL),
-    ] = False,
-    limit_images: Annotated[
-        int | None, typer.Option(min=1, help="Ask about N films, drawn at random.", rich_help_panel=RUN)
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Ask about part I of N of the films, by their names.", rich_help_panel=RUN),
-    ] = None,
-    budget_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Stop when so many are spent.", rich_help_panel=RUN)
-    ] = None,
-    failure_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Stop when more than this share fails.", rich_help_panel=RUN)
-    ] = 0.005,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Ask again what failed.", rich_help_panel=RUN)
-    ] = False,
-    require_all: Annotated[
-        bool, typer.Option("--require-all", help="Refuse if a film is missing.", rich_help_panel=RUN)
-    ] = False,
-    verify: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Ask N stored questions again, in whole films: how far do they drift?",
-            rich_help_panel=RUN,
-        ),
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Where the order of the films starts.", rich_help_panel=RUN)] = 0,
-    engine: Annotated[
-        str, typer.Option(metavar="here|ray", help="Who asks: this process, or workers of Ray.", rich_help_panel=AWAY)
-    ] = "here",
-    ray_address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT|auto", help="A running cluster; else one is started.", rich_help_panel=AWAY),
-    ] = None,
-    ray_workers: Annotated[
-        int | None, typer.Option(min=1, help="Workers; by default one a core of this machine.", rich_help_panel=AWAY)
-    ] = None,
-    ray_gpus: Annotated[float, typer.Option(min=0, help="GPUs that each worker holds.", rich_help_panel=AWAY)] = 0.0,
+    dataset: DatasetOptions,
+    shown: ImageOptions,
+    asked: AskOptions,
+    server: ServerOptions,
+    own: Any,
+    where: EngineOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, for a program.")] = False,
 ) -> None:
-    """Ask a judge about every film of the dataset; kill it when you like, the same command goes on."""  # fmt: skip
-    _refuse_strange(parse_spec(spec).kind, context)
+    """Ask a judge about every film of the dataset; kill it when you like, the same command goes on."""
+    named = parse_spec(spec)
+    kind = JUDGES.load(named.kind)
+    _refuse_strange(kind, context)
     context.ensure_object(Invocation).goes_on = True
-    given = {"layout": layout, "method": method, "samples": samples, "pack": pack, "device": device, "dtype": dtype,
-             "batch": batch, "licence": licence, "trained_on_target": trained_on_target, "card": card,
-             "allow_code_revision": allow_code_revision, "recipe": recipe, "ocr": ocr or None}  # fmt: skip
-    key, allow = os.environ.get(KEY, ""), tuple(allow_host or ())
     line = LiveLine()
     order = Order(
-        name=name,
-        source=source,
-        mapping=mapping,
-        endpoints=tuple(
-            Endpoint(url=url, key=key, ca_file=ca_file, deadline_s=deadline, allow=allow) for url in base_url or ()
+        name=dataset.name,
+        source=dataset.source,
+        mapping=dataset.mapping,
+        endpoints=_endpoints(server),
+        pace=RunPolicy(
+            in_flight=server.in_flight,
+            budget_tokens=server.budget_tokens,
+            failure_share=asked.failure_share,
+            seed=shown.seed,
         ),
-        pace=RunPolicy(in_flight=in_flight, budget_tokens=budget_tokens, failure_share=failure_share, seed=seed),
-        preparation=Preparation(side_px=side),
-        limit_images=limit_images,
-        require_all=require_all,
-        retry_failed=retry_failed,
-        verify=verify,
-        seed=seed,
-        ledger=ledger,
-        shard=None if shard is None else Shard.parse(shard),
-        engine=_engine(engine, {"address": ray_address, "workers": ray_workers, "gpus": ray_gpus or None}, line.say),
-        options={option: value for option, value in given.items() if value is not None},
+        preparation=Preparation(side_px=asked.side),
+        limit_images=shown.limit_images,
+        require_all=shown.require_all,
+        retry_failed=shown.retry_failed,
+        verify=asked.verify,
+        seed=shown.seed,
+        ledger=asked.ledger,
+        shard=None if shown.shard is None else Shard.parse(shown.shard),
+        engine=where.open(line.say),
+        options={name: value for name, value in asdict(own).items() if value is not None and value is not False},
     )
     with line:
-        asked = parse_spec(spec)
-        ask = run_probe if asked.kind == "probe" else run_judge
-        if asked.kind == "probe" and not asked.target:
-            line.say(f"{spec} names no backbone: probe:{DEFAULT} is taken")
-        done = ask(spec, images=images, workspace=workspace, order=order, watch=line.draw, say=line.say)
+        if kind.default and not named.target:
+            line.say(f"{spec} names no backbone: {kind.name}:{kind.default} is taken")
+        start = run_probe if kind.runs == "learn" else run_judge
+        done = start(spec, images=shown.images, workspace=dataset.workspace, order=order, watch=line.draw, say=line.say)
     if as_json:
         print(json.dumps(_run_json(done), indent=1))
     else:
-        _print_run(done, workspace)
+        _print_run(done, dataset.workspace)
     if code := EXIT.get(done.state, 0):
         raise typer.Exit(code)
 
 
-EXIT = {"interrupted": 130, "budget": 3}
-"""How a run ends that has not asked everything; one that had to stop raises Stopped."""
-
-ALL = {
-    "spec", "workspace", "name", "source", "mapping", "as_json", "engine", "ray_address", "ray_workers", "ray_gpus",
-}  # fmt: skip
-SHOWN = {
-    "images", "ledger", "side", "limit_images", "shard", "failure_share", "retry_failed", "require_all", "verify",
-    "seed",
-}  # fmt: skip
-"""Options of every judge that is shown films ..."""
-SERVED = {"base_url", "allow_host", "ca_file", "deadline", "in_flight", "budget_tokens"}
-"""... and of one behind an endpoint."""
-WEIGHED = SHOWN | {"recipe", "device", "batch", "licence", "trained_on_target"}
-"""... and of one that is a file of weights."""
-TAKES = {
-    "openai": SHOWN | SERVED | {"layout", "method", "samples", "pack", "licence", "trained_on_target"},
-    "hf": SHOWN | {"pack", "device", "dtype", "batch", "licence", "trained_on_target", "allow_code_revision"},
-    **dict.fromkeys(("xrv", "chexnet", "densenet121", "resnet50", "onnx"), WEIGHED),
-    "stub": SHOWN,
-    "probe": {"images", "ocr", "limit_images", "shard", "retry_failed", "require_all", "seed"},
-    "table": {"card"},
-}
-"""What each kind of judge understands; a judge of your own may be behind an endpoint."""
-
-
-def _refuse_strange(kind: str, context: typer.Context) -> None:
+def _refuse_strange(kind: JudgeKind, context: typer.Context) -> None:
     """Refuse an option that this kind of judge does not know: what is typed is never ignored."""
-    takes = ALL | TAKES.get(kind, SHOWN | SERVED)
+    every = {"spec", "as_json", *options_of(DatasetOptions, EngineOptions)}
     for parameter in context.command.params:
-        origin = context.get_parameter_source(parameter.name or "")
-        if origin and origin.name == "COMMANDLINE" and parameter.name not in takes:
-            raise UsageError(f"{parameter.opts[0]} means nothing to a judge of kind {kind}. Leave it out")
+        name = parameter.name or ""
+        origin = context.get_parameter_source(name)
+        if origin and origin.name == "COMMANDLINE" and name not in every and not kind.understands(name):
+            raise UsageError(f"{parameter.opts[0]} means nothing to a judge of kind {kind.name}. Leave it out")
 
 
-def _engine(name: str, given: Mapping[str, Any], say: Callable[[str], None]) -> RayExecutor | None:
-    """Make the engine that a name means; options of Ray mean nothing to another."""
-    typed = {option: value for option, value in given.items() if value is not None}
-    if name == "ray":
-        return RayExecutor(**typed, say=say)
-    if name != "here":
-        raise UnknownName.of("engine", name, ("here", "ray"), where="--engine")
-    if typed:
-        raise UsageError(f"--ray-{min(typed)} means nothing without Ray. Add: --engine ray")
-    return None
+def _endpoints(server: ServerOptions) -> tuple[Endpoint, ...]:
+    key, allow = os.environ.get(KEY, ""), tuple(server.allow_host or ())
+    return tuple(
+        Endpoint(url=url, key=key, ca_file=server.ca_file, deadline_s=server.deadline, allow=allow)
+        for url in server.base_url or ()
+    )
 
 
 def _run_json(done: JudgeRun) -> dict[str, Any]:
@@ -447,11 +385,12 @@ app = typer.Typer(
     name="judge",
     help="Ask image judges about the films, and compare them.",
     epilog="Example: bpals judge list",
+    add_completion=False,
     no_args_is_help=True,
 )
 app.command(
     "run", epilog="Example: bpals judge run openai:my-model --base-url http://127.0.0.1:8000/v1 --images films"
-)(run)
+)(expanded(run, own=_own_options(RUN_NOW)))
 app.command("merge", epilog="Example: bpals judge merge shard-1 shard-2 --workspace audit")(merge)
 app.command("compare", epilog="Example: bpals judge compare qwen chexnet --reference four-findings=expert")(compare)
 app.command("card", epilog="Example: bpals judge card qwen --reference four-findings=expert")(card)

@@ -6,14 +6,16 @@ import errno
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from bpals.cli.terminal import Invocation
 from bpals.errors import BpalsError, Stopped
+from bpals.registry import Registry
 from bpals.version import VERSION
 
 YOU_MUST_ACT = 2
@@ -27,57 +29,43 @@ NO_ROOM = {
     errno.EFBIG: "a file grew beyond what the system allows (ulimit -f)",
 }
 
-COMMANDS = ("audit", "judge", "probe", "rate", "review", "score", "doctor")
-"""In the order of the help."""
+COMMANDS = Registry(group="bpals.commands", noun="command", declaration=typer.Typer)
 
 
-def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
-    """Make the command line with these commands.
+class _Commands(Mapping[str, Any]):
+    """The commands by name, each imported when it is used: `bpals audit` does not wait for the reading room."""
 
-    A command's module is imported here, so that `bpals audit` loads neither the reading room nor a database.
-    """
-    app = typer.Typer(
-        name="bpals",
-        help="Tell how far to trust each label of a chest X-ray dataset, and show the evidence.",
-        epilog="Example: bpals audit --workspace audit",
-        add_completion=False,
-    )
-    app.callback(invoke_without_command=True)(_before_any_command)
-    for name in names:
-        match name:
-            case "audit":
-                from bpals.cli.audit import audit
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
 
-                app.command(epilog="Example: bpals audit --source table:my.csv --mapping my.toml --workspace audit")(
-                    audit
-                )
-            case "judge":
-                from bpals.cli.judge import app as judge
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            if name not in COMMANDS.names():
+                raise KeyError(name)
+            self._made[name] = get_command(COMMANDS.load(name))
+            self._made[name].name = name
+        return self._made[name]
 
-                app.add_typer(judge)
-            case "probe":
-                from bpals.cli.probe import app as probe
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS.names())
 
-                app.add_typer(probe)
-            case "rate":
-                from bpals.cli.rate import app as rate
+    def __len__(self) -> int:
+        return len(COMMANDS.names())
 
-                app.add_typer(rate)
-            case "review":
-                from bpals.cli.review import app as review
 
-                app.add_typer(review)
-            case "score":
-                from bpals.cli.score import score
+class _Group(TyperGroup):
+    def __init__(self, **details: Any) -> None:
+        super().__init__(**details)
+        self.commands = _Commands()  # type: ignore[assignment]
 
-                app.command(
-                    epilog="Example: bpals score --workspace audit --reference four-findings=expert --split test"
-                )(score)
-            case "doctor":
-                from bpals.cli.doctor import doctor
 
-                app.command(epilog="Example: bpals doctor --json")(doctor)
-    return app
+app = typer.Typer(
+    name="bpals",
+    cls=_Group,
+    help="Tell how far to trust each label of a chest X-ray dataset, and show the evidence.",
+    epilog="Example: bpals audit --workspace audit",
+    add_completion=False,
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,6 +74,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@app.callback(invoke_without_command=True)
 def _before_any_command(
     context: typer.Context,
     *,
@@ -104,12 +93,9 @@ def run() -> NoReturn:
     sys.exit(obey(sys.argv[1:]))
 
 
-def obey(arguments: Sequence[str], commands: typer.Typer | None = None) -> int:
+def obey(arguments: Sequence[str], commands: typer.Typer = app) -> int:
     """Do what the arguments say, print an error as one line, and give the exit code."""
     invocation = Invocation()
-    # No option of `bpals` itself takes a value, so the first word is the command; help and a wrong name need them all.
-    first = next((word for word in arguments if not word.startswith("-")), "")
-    commands = commands or make_app((first,) if first in COMMANDS else COMMANDS)
     try:
         code = get_command(commands).main(
             args=list(arguments), prog_name="bpals", standalone_mode=False, obj=invocation

@@ -14,6 +14,7 @@ app = typer.Typer(
     name="probe",
     help="Make what the probe looks through.",
     epilog="Example: bpals probe build",
+    add_completion=False,
     no_args_is_help=True,
 )
 

@@ -165,6 +165,7 @@ app = typer.Typer(
     name="rate",
     help="Tell the dataset's label error rate per finding, with intervals, from reads of pairs drawn at random.",
     epilog="Example: bpals rate --reviews reads.csv --group-by sex",
+    add_completion=False,
     invoke_without_command=True,
 )
 

@@ -7,6 +7,7 @@ import os
 import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from getpass import getpass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -18,15 +19,16 @@ from rich.console import Console
 from rich.table import Table
 
 from bpals.cli.score import sheet
-from bpals.cli.terminal import bar, given_files
+from bpals.cli.terminal import bar, expanded, given_files
 from bpals.errors import MissingExtra, UsageError
+from bpals.registry import EXPORTS, option
 from bpals.reviews.verdicts import write_sheet
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
 from bpals.store.workspace import DEMO
 from bpals.tasks.demo import make_demo
 from bpals.tasks.reading_list import ReadingList, reading_list
-from bpals.tasks.review_files import FORMATS, as_json, export_reviews, import_reviews
+from bpals.tasks.review_files import as_json, export_reviews, import_reviews
 from bpals.tasks.study_progress import study_progress
 from bpals.text import several
 from bpals.types import Notice
@@ -50,46 +52,55 @@ def load_room() -> Any:
     return room
 
 
-def serve(  # noqa: PLR0913  an option of the command is a parameter
-    workspace: Annotated[
-        Path | None, typer.Option(help="The folder of the audit; by default audit, and demo for the demo.")
-    ] = None,
-    images: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The films: a folder, a tar or a zip; given once, remembered.")
-    ] = None,
-    study: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A study file; by default one reader, every finding.")
-    ] = None,
-    ledger: LEDGER = None,
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen at; 0 takes a free one.")] = 8765,
-    behind_proxy: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A proxy at this address speaks TLS for the room.")
-    ] = None,
-    public_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="What readers type, where it is not the address above.")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Speak TLS with this certificate ...")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="... and its key.")] = None,
-    oidc: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Let people in by an OIDC provider, named in a TOML file.")
-    ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Read 120 drawn films: nothing to download.")] = False,
+@dataclass(frozen=True, kw_only=True)
+class OpeningOptions:
+    """What is read in the room."""
+
+    workspace: Path | None = option(None, "The folder of the audit; by default audit, and demo for the demo.")
+    images: Path | None = option(None, "The films: a folder, a tar or a zip; given once, remembered.", metavar="PATH")
+    study: Path | None = option(None, "A study file; by default one reader, every finding.", metavar="FILE")
+    ledger: str | None = option(None, "A ledger on PostgreSQL, instead of the workspace's own.", metavar="URL")
+    demo: bool = option(False, "Read 120 drawn films: nothing to download.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BindingOptions:
+    """Where the room listens, and who may enter."""
+
+    host: str = option("127.0.0.1", "The address to listen at.")
+    port: int = option(8765, "The port to listen at; 0 takes a free one.")
+    behind_proxy: str | None = option(None, "A proxy at this address speaks TLS for the room.", metavar="ADDRESS")
+    public_url: str | None = option(None, "What readers type, where it is not the address above.", metavar="URL")
+    tls_cert: Path | None = option(None, "Speak TLS with this certificate ...", metavar="FILE")
+    tls_key: Path | None = option(None, "... and its key.", metavar="FILE")
+    oidc: Path | None = option(None, "Let people in by an OIDC provider, named in a TOML file.", metavar="FILE")
+
+
+def serve(
+    what: OpeningOptions,
+    where: BindingOptions,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR: how much is logged.")] = "WARNING",
 ) -> None:
     """Open the reading room: read the films whose labels are most in doubt, blind first."""
     rooms = load_room()
-    home = workspace or (DEMO if demo else Path("audit"))
-    if demo:
+    home, images = what.workspace or (DEMO if what.demo else Path("audit")), what.images
+    if what.demo:
         with bar() as drawn:
             task = drawn.add_task("starting", total=1.0)
             made = make_demo(home, progress=lambda what, share: drawn.update(task, description=what, completed=share))
         images = images or made.images
     binding = rooms.Binding(
-        host=host, port=port, certificate=tls_cert, key=tls_key, behind_proxy=behind_proxy, public=public_url
+        host=where.host,
+        port=where.port,
+        certificate=where.tls_cert,
+        key=where.tls_key,
+        behind_proxy=where.behind_proxy,
+        public=where.public_url,
     )
-    opening = rooms.Opening(workspace=home, images=images, study=study, ledger=ledger, oidc=oidc, binding=binding)
+    opening = rooms.Opening(
+        workspace=home, images=images, study=what.study, ledger=what.ledger, oidc=where.oidc, binding=binding
+    )
     rooms.serve_room(opening, ready=_greeter(open_browser=browser and sys.stdout.isatty()), level=log_level.upper())
 
 
@@ -224,6 +235,7 @@ def _password(name: str) -> str:
 
 
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
+FORMATS = EXPORTS.names()
 FORMAT = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 
@@ -456,6 +468,7 @@ app = typer.Typer(
     name="review",
     help="Send experts where their reading pays.",
     epilog="Example: bpals review next --n 50 --out list.csv",
+    add_completion=False,
     no_args_is_help=True,
 )
 
@@ -465,7 +478,7 @@ def _before_any_command() -> None:
     """Send experts where their reading pays."""
 
 
-app.command("serve", epilog="Example: bpals review serve --workspace audit --images films")(serve)
+app.command("serve", epilog="Example: bpals review serve --workspace audit --images films")(expanded(serve))
 app.add_typer(account_app)
 app.command("verify-log", epilog="Example: bpals review verify-log --workspace audit")(verify_log)
 app.command("progress", epilog="Example: bpals review progress --workspace audit --json")(progress)

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bpals.cli.terminal import bar
+from bpals.cli.terminal import alone, bar
 from bpals.errors import UsageError
 from bpals.report.scorecard_page import render_scorecard
 from bpals.reviews.agreement import MAJORITY, MEAN, OTHERS
@@ -323,3 +323,6 @@ def _print_notes(card: Scorecard) -> None:
     """Say what was left out, beside the output and not in it."""
     for note in card.notes:
         print(f"note: {note.message}", file=sys.stderr)
+
+
+app = alone(score, "bpals score --workspace audit --reference four-findings=expert --split test")

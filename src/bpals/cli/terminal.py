@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Annotated, Any, Self, get_type_hints
 
+import typer
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from bpals.judges.runner.progress import Snapshot
+from bpals.registry import options_of
 from bpals.text import several
 
 
@@ -26,6 +29,55 @@ class Invocation:
     debug: bool = False
     goes_on: bool = False
     """Whether the same command, typed again after Ctrl-C, goes on where it was."""
+
+
+def expanded(command: Callable[..., None], **classes: type) -> Callable[..., None]:
+    """Give typer one parameter per declared option, and the command one object per options class that it takes.
+
+    A class is the annotation of a parameter, or is named here where it is known only when the command is built.
+    """
+    annotated = get_type_hints(command).items()
+    classes = {name: hint for name, hint in annotated if isinstance(hint, type) and is_dataclass(hint)} | classes
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        options = classes.get(parameter.name)
+        parameters += [parameter] if options is None else _typer_parameters(options)
+
+    def call(**values: Any) -> None:
+        given = {name: kind(**{each: values.pop(each) for each in options_of(kind)}) for name, kind in classes.items()}
+        command(**given, **values)
+
+    plain = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    call.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined]
+    call.__annotations__ = {}
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    return call
+
+
+def _typer_parameters(options: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(options)
+    made = []
+    for name, (declared, said) in options_of(options).items():
+        hint = hints[name]
+        flag = said.flag or f"--{name.replace('_', '-')}"
+        # Without its name a switch would get a second one, --no-ocr.
+        names = (flag,) if said.flag or hint is bool else ()
+        shown = typer.Option(
+            *names, help=said.help, metavar=said.metavar, min=said.least, max=said.most, rich_help_panel=said.panel
+        )
+        made.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=declared.default, annotation=Annotated[hint, shown]
+            )
+        )
+    return made
+
+
+def alone(command: Callable[..., None], example: str) -> typer.Typer:
+    """Make an application of one command."""
+    app = typer.Typer(add_completion=False)
+    app.command(epilog=f"Example: {example}")(command)
+    return app
 
 
 def bar() -> Progress:

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError, install_line
 from bpals.judges.local_model import find_model, first_line, import_package, mend_torchvision, quiet
 from bpals.judges.weights import OnnxFile
+from bpals.registry import LOCAL, ImageOptions, JudgeKind, option
 from bpals.store.files import sync_folder
 from bpals.text import several
 
@@ -433,3 +434,26 @@ def _difference(network: Any, made: OnnxBackbone) -> float:
             f"Type: {install_line('probe,lite0')}, then bpals probe build"
         )
     return difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """The options of `probe:`."""
+
+    ocr: bool = option(False, "Read what is written on each film too: half a second each.", panel=LOCAL)
+
+
+JUDGE = JudgeKind(
+    name="probe",
+    form="probe:[BACKBONE]",
+    summary="a linear probe on a frozen backbone: lite0 (the default), FILE.onnx, timm:NAME or hf:MODEL; on a CPU",
+    open=open_backbone,
+    runs="learn",
+    extra="probe",
+    packages=("onnxruntime",),
+    options=ProbeOptions,
+    takes=(ImageOptions,),
+    names_file=True,
+    default=DEFAULT,
+    page="probe.md",
+)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
+from bpals.registry import ASKING, option
 from bpals.types import Trained
 
 ALLOW = ("0bsd", "apache-2.0", "bsd-2-clause", "bsd-3-clause", "cc-by-4.0", "cc0-1.0", "isc", "mit", "unlicense")
@@ -50,3 +51,17 @@ def known_models() -> Mapping[str, KnownModel]:
 def default_model() -> KnownModel:
     """Name the model that is asked if you name none."""
     return next(known for known in known_models().values() if known.default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardOptions:
+    """What you know about a model that its name does not say."""
+
+    licence: str = option("", "Of the weights, for the card.", panel=ASKING)
+    """Its licence, where the model does not say it."""
+    trained_on_target: Trained | None = option(
+        None, "Was it trained on these labels?", metavar="yes|no|unknown", reads=str, panel=ASKING
+    )
+    """Whether it was trained on the labels it judges; None leaves it to what is known of the model."""
+    evidence: str = ""
+    """How you know; default: that whoever ran it says so."""

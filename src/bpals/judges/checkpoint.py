@@ -13,6 +13,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Protocol, get_args
@@ -26,8 +27,9 @@ from bpals.findings import NIH, Vocabulary, fold
 from bpals.judges.backbone import built_file
 from bpals.judges.cards import commercial_use
 from bpals.judges.function import EDGE
-from bpals.judges.local_model import DEVICES, SAID, device_for, import_torchvision, picture
+from bpals.judges.local_model import SAID, LocalOptions, device_for, import_torchvision, picture
 from bpals.judges.weights import LARGEST, OnnxFile, Weights, fetch, read_weights
+from bpals.registry import LOCAL, AskOptions, ImageOptions, JudgeKind, option
 from bpals.text import several
 from bpals.types import Film, JudgeCard, Question, Reply, Trained
 
@@ -376,31 +378,18 @@ class Network(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointOptions:
-    """How a checkpoint is run, and what you know about it that its name does not say."""
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions(LocalOptions):
+    """The options of a file of weights."""
 
-    recipe: str | Path = ""
+    recipe: str | Path = option(
+        "",
+        "What a classifier's outputs mean and how it is shown a film.",
+        metavar="NAME|FILE.toml",
+        reads=str,
+        panel=LOCAL,
+    )
     """A TOML of your own, or the name of published weights: `nih` for `xrv:`."""
-    device: str = "auto"
-    """`auto` takes a GPU where there is one; else `cpu`, `cuda`, `cuda:1`, `mps`. ONNX runs on the CPU."""
-    batch: int | None = None
-    """Films that go through the network at once; by default one on a CPU and 32 on a GPU."""
-    licence: str = ""
-    trained_on_target: Trained | None = None
-    """Whether it was trained on the labels it judges; None leaves it to what its name says."""
-    evidence: str = ""
-    cache: Path | None = None
-    """Where downloaded weights are kept; by default in the user's cache."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no network can be run with."""
-        if self.device.partition(":")[0] not in DEVICES:
-            raise UnknownName.of("device", self.device, DEVICES)
-        if self.trained_on_target is not None and self.trained_on_target not in get_args(Trained):
-            raise UnknownName.of("trained_on_target", self.trained_on_target, get_args(Trained))
-        if self.batch is not None and self.batch < 1:
-            raise UsageError(f"batch is {self.batch}; at least 1 is wanted")
 
 
 class CheckpointJudge:
@@ -482,31 +471,6 @@ def open_checkpoint(kind: str, target: str, revision: str = "", **options: Any) 
     chosen = CheckpointOptions(**options)
     path, sha256 = _locate(kind, target, revision, chosen.cache)
     return _open_onnx(path, sha256, chosen) if kind == "onnx" else _open_torch(kind, path, sha256, chosen)
-
-
-def open_xrv(target: str, revision: str = "", **options: Any) -> CheckpointJudge:
-    """Open weights of TorchXRayVision."""
-    return open_checkpoint("xrv", target, revision, **options)
-
-
-def open_chexnet(target: str, revision: str = "", **options: Any) -> CheckpointJudge:
-    """Open a CheXNet."""
-    return open_checkpoint("chexnet", target, revision, **options)
-
-
-def open_densenet121(target: str, revision: str = "", **options: Any) -> CheckpointJudge:
-    """Open a DenseNet-121 of the user's."""
-    return open_checkpoint("densenet121", target, revision, **options)
-
-
-def open_resnet50(target: str, revision: str = "", **options: Any) -> CheckpointJudge:
-    """Open a ResNet-50 of the user's."""
-    return open_checkpoint("resnet50", target, revision, **options)
-
-
-def open_onnx(target: str, revision: str = "", **options: Any) -> CheckpointJudge:
-    """Open a classifier as ONNX."""
-    return open_checkpoint("onnx", target, revision, **options)
 
 
 def _locate(kind: str, target: str, revision: str, cache: Path | None) -> tuple[Path, str]:
@@ -618,3 +582,31 @@ def _judge(
         commercial_use=commercial_use(licence),
     )
     return CheckpointJudge(network, recipe, card, int(str(placed["batch"])))
+
+
+def _kind(name: str, summary: str, *, extra: str = "xrv", endings: tuple[str, ...] = ()) -> JudgeKind:
+    return JudgeKind(
+        name=name,
+        form=f"{name}:FILE[@SHA256]",
+        summary=summary,
+        open=partial(open_checkpoint, name),
+        extra=extra,
+        packages=("torch", "torchvision") if extra == "xrv" else ("onnxruntime",),
+        options=CheckpointOptions,
+        takes=(ImageOptions, AskOptions),
+        names_file=True,
+        endings=endings,
+        page="checkpoints.md",
+    )
+
+
+XRV = _kind("xrv", "weights of TorchXRayVision: DenseNet-121 of 18 targets")
+CHEXNET = _kind("chexnet", "a CheXNet checkpoint: DenseNet-121 of NIH's 14 findings, also saved by an old torch")
+DENSENET121 = _kind("densenet121", "a DenseNet-121 of your own, as torchvision has it")
+RESNET50 = _kind("resnet50", "a ResNet-50 of your own, as torchvision has it")
+ONNX = _kind(
+    "onnx",
+    "any classifier as ONNX, with a recipe of its labels (--recipe FILE.toml); no torch",
+    extra="probe",
+    endings=(".onnx",),
+)

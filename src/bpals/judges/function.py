@@ -23,6 +23,7 @@ from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary, fold
 from bpals.judges.cards import commercial_use
 from bpals.optional import silence
+from bpals.registry import JudgeKind
 from bpals.store.workspace import check_judge_name
 from bpals.types import ChatJudge, Film, ImageJudge, JudgeCard, Question, Reply, Trained
 
@@ -362,3 +363,14 @@ def _module(name: str, where: str) -> ModuleType:
     except (ImportError, SyntaxError) as error:
         raise UsageError(f"{where} cannot be loaded: {error}. Mend it, or install its package") from None
     raise UsageError(f"{where}: {name!r} is no module. Type python:FILE.py:NAME or python:package.module:NAME")
+
+
+JUDGE = JudgeKind(
+    name="python",
+    form="python:FILE.py[:NAME]",
+    summary="a function of your own under @bpals.judge, in a file or a module",
+    open=load,
+    names_file=True,
+    endings=(".py",),
+    page="judges.md#a-judge-in-six-lines",
+)

@@ -27,6 +27,7 @@ from bpals.judges.local_model import (
     picture,
 )
 from bpals.judges.prompts import AnswerWords, Pack, is_refusal, load_pack
+from bpals.registry import AskOptions, ImageOptions, JudgeKind
 from bpals.types import Film, JudgeCard, Outcome, Polarity, Question, Reply, Usage
 
 FULL_LENGTH = ("siglip", "siglip2")
@@ -425,3 +426,16 @@ def _render(processor: Any, text: str, *, with_image: bool) -> str:
         conversation, chat_template=None if processor.chat_template else template, add_generation_prompt=True, **quiet
     )
     return written
+
+
+JUDGE = JudgeKind(
+    name="hf",
+    form="hf:[MODEL[@REVISION]]",
+    summary="a local Hugging Face model: image-text-to-text, or a dual encoder like CLIP",
+    open=open_hf,
+    extra="torch",
+    packages=("torch", "transformers"),
+    options=HfOptions,
+    takes=(ImageOptions, AskOptions),
+    page="hf.md",
+)

@@ -19,9 +19,10 @@ from typing import Any, get_args
 from PIL import Image
 
 from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError
-from bpals.judges.cards import commercial_use, known_models
-from bpals.judges.prompts import Pack
+from bpals.judges.cards import CardOptions, commercial_use, known_models
+from bpals.judges.prompts import Pack, PackOptions
 from bpals.optional import import_silent
+from bpals.registry import LOCAL, option
 from bpals.text import several
 from bpals.types import Film, JudgeCard, Polarity, Trained
 
@@ -245,46 +246,50 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 FORMATS = ("PNG",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HfOptions:
-    """How a local model is run, and what you know about it that its folder does not say."""
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions(CardOptions):
+    """How a model is run in this process, and what you know about it that its files do not say."""
 
-    device: str = "auto"
-    """`auto` takes a GPU where there is one; else `cpu`, `cuda`, `cuda:1`, `mps`."""
-    dtype: str = "auto"
-    """`auto` is float32 on a CPU and what the weights were saved in on a GPU."""
-    batch: int = 8
-    """Questions of a film (or films, for a dual encoder) that go through the model at once."""
-    pack: str | Path = "chest"
-    """The prompt pack: the name of a shipped one, or a TOML file."""
-    captions: tuple[str, str] = (
-        "Frontal chest radiograph with {phrase}.",
-        "Frontal chest radiograph without {phrase}.",
-    )
-    """What a dual encoder compares a film with: the finding present, the finding absent."""
-    allow_code_revision: str = ""
-    """Runs the model's own code, if it is exactly this: the commit on the hub, or the hash that the refusal names."""
-    name: str = ""
-    """What it is called in a workspace; default: the model's name."""
-    licence: str = ""
-    """Its licence, where the model's README does not say it."""
-    trained_on_target: Trained | None = None
-    """Whether it was trained on the labels it judges; None leaves it to what is known of the model."""
-    evidence: str = ""
-    """How you know; default: that whoever ran it says so."""
+    device: str = option("auto", "auto, cpu, cuda or mps.", panel=LOCAL)
+    """`auto` takes a GPU where there is one; else `cpu`, `cuda`, `cuda:1`, `mps`. ONNX runs on the CPU."""
+    batch: int | None = option(None, "Questions or films at once.", panel=LOCAL)
+    """What goes through the model at once; by default one image on a CPU and 32 on a GPU."""
     cache: Path | None = None
-    """Where models of the hub are kept; default: where Hugging Face keeps them."""
+    """Where what is downloaded is kept; by default in the user's cache, or where Hugging Face keeps its models."""
 
     def __post_init__(self) -> None:
         """Refuse what no model can be run with."""
         if self.device.partition(":")[0] not in DEVICES:
             raise UnknownName.of("device", self.device, DEVICES)
-        if self.dtype not in DTYPES:
-            raise UnknownName.of("dtype", self.dtype, DTYPES)
         if self.trained_on_target is not None and self.trained_on_target not in get_args(Trained):
             raise UnknownName.of("trained_on_target", self.trained_on_target, get_args(Trained))
-        if self.batch < 1:
+        if self.batch is not None and self.batch < 1:
             raise UsageError(f"batch is {self.batch}; at least 1 is wanted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfOptions(LocalOptions, PackOptions):
+    """The options of `hf:`."""
+
+    batch: int = option(8, "Questions or films at once.", panel=LOCAL)
+    """Questions of an image (or images, for a dual encoder) that go through the model at once."""
+    dtype: str = option("auto", "auto, float32 or bfloat16.", panel=LOCAL)
+    """`auto` is float32 on a CPU and what the weights were saved in on a GPU."""
+    captions: tuple[str, str] = (
+        "Frontal chest radiograph with {phrase}.",
+        "Frontal chest radiograph without {phrase}.",
+    )
+    """What a dual encoder compares an image with: the finding present, the finding absent."""
+    allow_code_revision: str = option("", "Run the model's own code, of this commit.", metavar="COMMIT", panel=LOCAL)
+    """Runs the model's own code, if it is exactly this: the commit on the hub, or the hash that the refusal names."""
+    name: str = ""
+    """What it is called in a workspace; default: the model's name."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no model can be run with."""
+        super().__post_init__()
+        if self.dtype not in DTYPES:
+            raise UnknownName.of("dtype", self.dtype, DTYPES)
         for caption in self.captions:
             if caption.count("{phrase}") != 1:
                 raise UsageError(f"the caption {caption!r} must name {{phrase}} once")

@@ -17,8 +17,18 @@ from typing import Any, Literal, get_args
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary
-from bpals.judges.cards import commercial_use, default_model, known_models
-from bpals.judges.prompts import Pack, Reading, joint_label, load_pack, read_joint, read_logprobs, read_samples
+from bpals.judges.cards import CardOptions, commercial_use, default_model, known_models
+from bpals.judges.prompts import (
+    Pack,
+    PackOptions,
+    Reading,
+    joint_label,
+    load_pack,
+    read_joint,
+    read_logprobs,
+    read_samples,
+)
+from bpals.registry import ASKING, AskOptions, ImageOptions, JudgeKind, ServerOptions, option
 from bpals.types import BadReply, Client, Film, JudgeCard, Question, R, ReadReply, Reply, RequestRefused, Trained, Usage
 
 
@@ -366,3 +376,25 @@ def make(target: str = "", revision: str = "", *, pack: str | Path | Pack = "che
         pack=pack if isinstance(pack, Pack) else load_pack(pack),
         **options,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAIOptions(PackOptions, CardOptions):
+    """The options of `openai:`; Python may give `make` any other field of OpenAIJudge, too."""
+
+    layout: Layout = option("single", "single or joint (one JSON for all questions).", reads=str, panel=ASKING)
+    method: Method = option("auto", "auto, top_k, token_ids or sampled.", reads=str, panel=ASKING)
+    samples: int = option(8, "Samples where there are no log-probs.", panel=ASKING)
+
+
+JUDGE = JudgeKind(
+    name="openai",
+    form="openai:[MODEL[@REVISION]]",
+    summary="any OpenAI-compatible endpoint: vLLM, SGLang, llama.cpp, Ollama, a hosted one",
+    open=make,
+    extra="vlm",
+    packages=("aiohttp", "orjson"),
+    options=OpenAIOptions,
+    takes=(ImageOptions, AskOptions, ServerOptions),
+    page="byo-vlm.md",
+)

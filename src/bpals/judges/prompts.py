@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary, fold
+from bpals.registry import ASKING, option
 from bpals.types import Notice, Outcome, Polarity, Question
 
 LONGEST_TEXT = 65_536
@@ -486,3 +487,11 @@ def _parse_subject(part: _Part) -> Subject:
 def _refuse_negation(part: _Part, key: str, text: str) -> None:
     if found := _NEGATED.search(text):
         raise part.wrong(key, f"has the negation {found[0]!r}; ask the opposite in other words, such as 'free of'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions:
+    """What a judge that is asked in words is asked."""
+
+    pack: str | Path = option("chest", "The prompt pack.", metavar="NAME|FILE.toml", reads=str, panel=ASKING)
+    """The name of a shipped pack, or a TOML file."""

@@ -18,8 +18,10 @@ import numpy.typing as npt
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
 from bpals.numeric import reports_of_films, sigmoid
+from bpals.registry import JudgeKind
 from bpals.types import KIND, OUTCOME, JudgeCard, judgments_schema
 
 Floats = npt.NDArray[np.float32]
@@ -529,3 +531,22 @@ def _middle_and_interval(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
     low = np.minimum(sigmoid(centre - reach), middle)
     high = np.maximum(sigmoid(centre + reach), middle)
     return np.round(np.stack([middle, low, high]), DECIMALS)
+
+
+def open_record(target: str = "", revision: str = "") -> RecordJudge:
+    """Give the metadata judge; it has no target."""
+    if target or revision:
+        raise UsageError(f"record:{target} names a judge that reads the dataset's own table. Type: record")
+    return RecordJudge()
+
+
+JUDGE = JudgeKind(
+    name="record",
+    form="record",
+    summary="the metadata judge reads the rest of the dataset's own table: the patient's other images, the view, the "
+    "age; bpals audit runs it",
+    open=open_record,
+    runs="audit",
+    takes=(),
+    page="judges.md",
+)

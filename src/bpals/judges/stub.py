@@ -20,6 +20,7 @@ import polars as pl
 from bpals.errors import UsageError
 from bpals.findings import Vocabulary
 from bpals.judges.function import UnreadableFilm
+from bpals.registry import AskOptions, ImageOptions, JudgeKind
 from bpals.types import OUTCOME, Film, JudgeCard, Outcome, Question, Reply, answers_schema
 
 VERSION = "1"
@@ -188,3 +189,13 @@ def _mix(words: Words) -> Words:
 def _unit(words: Words) -> npt.NDArray[np.float64]:
     """Turn 64 bits into a number between 0 and 1, neither of them."""
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+
+
+JUDGE = JudgeKind(
+    name="stub",
+    form="stub:[SEED]",
+    summary="seeded answers that know nothing, for tests and for trying things out",
+    open=make,
+    takes=(ImageOptions, AskOptions),
+    page="judges.md#a-judge-that-knows-nothing",
+)

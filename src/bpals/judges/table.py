@@ -19,6 +19,7 @@ from bpals.errors import JudgeError, UnknownName
 from bpals.findings import Vocabulary, fold
 from bpals.judges.cards import commercial_use
 from bpals.judges.function import EDGE
+from bpals.registry import ASKING, JudgeKind, option
 from bpals.store.tables import RawTable, TableWords, open_table
 from bpals.text import several
 from bpals.types import OUTCOME, JudgeCard, Notice, Trained, answers_schema
@@ -496,3 +497,24 @@ def _judge_card(file: ScoreFile, said: dict[str, str], called: str, *, picked: s
         commercial_use=commercial_use(licence),
         observed={"file": file.path.name},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """The options of `table:`."""
+
+    card: Path | None = option(None, "The card of a table.", metavar="FILE.toml", panel=ASKING)
+
+
+JUDGE = JudgeKind(
+    name="table",
+    form="table:FILE[@NAME]",
+    summary="scores computed elsewhere: CSV or Parquet",
+    open=read_table,
+    runs="read",
+    options=TableOptions,
+    takes=(),
+    names_file=True,
+    endings=(".csv", ".gz", ".tsv", ".parquet"),
+    page="judges.md#scores-from-a-file",
+)

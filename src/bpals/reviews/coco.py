@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.registry import ExportKind
 from bpals.reviews.exchange import Films, Found, Written, as_boxes, boxes_of, loaded, table_of
 from bpals.reviews.verdicts import counted
 from bpals.text import several
@@ -80,3 +81,14 @@ def read(content: bytes, name: str) -> Found:
     except (KeyError, TypeError, AttributeError):
         raise TruthError(f"{name}: an annotation names no image, category or bbox. Export it again") from None
     return Found(table=table_of([row | {"box": as_boxes(boxes[read_id])} for read_id, row in rows.items()], name))
+
+
+EXPORT = ExportKind(
+    name="coco",
+    summary="boxes in pixels, as COCO has them",
+    write=write,
+    read=read,
+    content="json",
+    is_ours=is_ours,
+    needs="sizes",
+)

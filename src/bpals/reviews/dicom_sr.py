@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from bpals.errors import MissingExtra, TruthError, UsageError
+from bpals.registry import ExportKind
 from bpals.reviews.exchange import TRUTH, Films, Found, Written, as_boxes, boxes_of, no_reads, table_of, truths_of
 from bpals.reviews.labelstudio import READING
 from bpals.reviews.verdicts import counted
@@ -293,3 +294,16 @@ def _box(item: Any) -> list[float]:
     across, down = item.GraphicData[0::2], item.GraphicData[1::2]
     x, y = min(across), min(down)
     return [round(float(each), 2) for each in (x, y, max(across) - x, max(down) - y)]
+
+
+EXPORT = ExportKind(
+    name="dicom-sr",
+    summary="DICOM structured reports, for images that are DICOM: a folder",
+    write=write,
+    read=lambda content, name: read({name: content}, name),
+    read_folder=read,
+    content="dicom",
+    needs="files",
+    extra="sr",
+    packages=("highdicom",),
+)

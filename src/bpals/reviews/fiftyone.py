@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.registry import ExportKind
 from bpals.reviews.exchange import KEPT, REASON, Films, Found, Written, boxes_of, loaded, not_drawn, table_of, truths_of
 from bpals.store.ledger.schema import VERDICTS
 
@@ -94,3 +95,15 @@ def read(content: bytes, name: str) -> Found:
     except (KeyError, TypeError, AttributeError):
         raise TruthError(f"{name}: a sample has no filepath, or a classification no label. Export it again") from None
     return Found(table=table_of(rows, name))
+
+
+EXPORT = ExportKind(
+    name="fiftyone",
+    summary="samples of FiftyOne, as JSON",
+    write=write,
+    read=read,
+    content="json",
+    is_ours=is_ours,
+    whole=True,
+    needs="sizes",
+)

@@ -12,6 +12,7 @@ import io
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.registry import ExportKind
 from bpals.reviews.exchange import KEPT, NEEDED, TABLE, Films, Found, Written
 from bpals.store.files import parquet
 
@@ -54,6 +55,11 @@ def is_ours(columns: list[str]) -> bool:
     return {*NEEDED, "phase", "external_id"} <= set(columns)
 
 
+def read(content: bytes, name: str) -> Found:
+    """Read such a table; its content tells which of the two it is."""
+    return (read_parquet if content[:4] == b"PAR1" else read_csv)(content, name)
+
+
 def read_csv(content: bytes, name: str) -> Found:
     """Read such a table; a spreadsheet may have saved it with semicolons."""
     text = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
@@ -86,3 +92,23 @@ def _typed(cells: pl.DataFrame, name: str) -> pl.DataFrame:
             )
         columns.append(typed)
     return pl.DataFrame(columns)
+
+
+CSV = ExportKind(
+    name="csv",
+    summary="a table for spreadsheets and statistics",
+    write=write_csv,
+    read=read,
+    content="table",
+    whole=True,
+    endings=(".csv",),
+)
+PARQUET = ExportKind(
+    name="parquet",
+    summary="the same table with its types",
+    write=write_parquet,
+    read=read,
+    content="table",
+    whole=True,
+    endings=(".parquet",),
+)

@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import TruthError
+from bpals.registry import ExportKind
 from bpals.reviews.exchange import (
     KEPT,
     REASON,
@@ -255,3 +256,15 @@ def _who(completed_by: Any) -> str | None:
     if isinstance(completed_by, dict):
         completed_by = completed_by.get("email") or completed_by.get("id")
     return None if completed_by is None else str(completed_by)
+
+
+EXPORT = ExportKind(
+    name="label-studio",
+    summary="tasks of Label Studio, as JSON",
+    write=write,
+    read=read,
+    content="json",
+    is_ours=is_ours,
+    whole=True,
+    needs="sizes",
+)

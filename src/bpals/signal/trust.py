@@ -20,9 +20,10 @@ import numpy.typing as npt
 import polars as pl
 
 from bpals.numeric import Matrix
+from bpals.registry import SignalKind
 from bpals.signal.flags import flag
 from bpals.signal.layout import Estimate, LaidOut, Level
-from bpals.signal.rows import write
+from bpals.signal.rows import JUDGES_METHOD, METHOD, write
 from bpals.types import SKILL, Reference, Reviews
 
 if TYPE_CHECKING:
@@ -159,3 +160,11 @@ def _written(
         return made
     of_groups = flag(groups, wrong[1])
     return replace(made, groups=write(groups, of_groups, laid), rules=[*flagged.rules, *of_groups.rules])
+
+
+SIGNAL = SignalKind(
+    name=JUDGES_METHOD,
+    summary=f"the metadata judge corrected by the image judges; where no image judge answers it writes {METHOD}",
+    estimate=estimate,
+    page="method.md",
+)

@@ -13,6 +13,7 @@ import polars as pl
 
 from bpals.errors import SourceError
 from bpals.findings import NIH
+from bpals.registry import SourceKind
 from bpals.sources import ABSENT, PRESENT, Codes, make_claims
 from bpals.store.files import sha256
 from bpals.types import IMAGES, Dataset
@@ -89,3 +90,12 @@ def _unpack_codes(labels: pl.Series) -> Codes:
     """Each label is a bit; an image without a bit is `No Finding`, which claims all 14 absent."""
     bits = (labels.to_numpy()[:, None] >> np.arange(len(NIH.findings), dtype=np.uint16)) & 1
     return np.where(bits == 1, PRESENT, ABSENT).astype(np.uint8)
+
+
+SOURCE = SourceKind(
+    name="nih",
+    form="nih[:FILE]",
+    summary="NIH ChestX-ray14: the embedded record, or your own copy of Data_Entry_2017*.csv",
+    load=lambda target: load(target or None),
+    page="sources.md",
+)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from bpals.errors import SourceError, UnknownName
+from bpals.errors import SourceError, UnknownName, UsageError
 from bpals.findings import NIH, fold
+from bpals.registry import SourceKind, option
 from bpals.sources import PRESENT, SILENT, make_claims
 from bpals.sources.columns import (
     Films,
@@ -20,7 +22,7 @@ from bpals.sources.columns import (
     read_lists,
     read_long,
 )
-from bpals.sources.mapping import ColumnMap, load_mapping, open_table
+from bpals.sources.mapping import SHIPPED, ColumnMap, load_mapping, open_table
 from bpals.store.tables import RawTable, TableFile
 from bpals.types import Dataset, Notice
 
@@ -181,3 +183,30 @@ def _read_pixels(raw: RawTable, column: str) -> pl.Series:
         found = raw.frame[column][row][:80]
         raise SourceError(f"{raw.place(row)}, column {column!r}, holds {found!r}, which is no pixel. Mend that line")
     return pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class MappingOptions:
+    """The options of `table:`."""
+
+    mapping: str = option("", f"How to read a table: a file, or {', '.join(SHIPPED)}.", metavar="FILE.toml|NAME")
+
+
+def load_named(target: str, *, mapping: str = "") -> Dataset:
+    """Read the table that `table:FILE` names; it needs a mapping."""
+    if not target or not mapping:
+        raise UsageError(
+            f"--source table:{target} needs a file and a mapping. "
+            f"Type: bpals audit --source table:FILE --mapping FILE.toml (or {', '.join(SHIPPED)})"
+        )
+    return load(target, mapping)
+
+
+SOURCE = SourceKind(
+    name="table",
+    form="table:FILE",
+    summary="any multi-label dataset in a table, read through a mapping",
+    load=load_named,
+    options=MappingOptions,
+    page="sources.md",
+)

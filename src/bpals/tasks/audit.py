@@ -17,16 +17,15 @@ import numpy.typing as npt
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from bpals.errors import UnknownName, UsageError
 from bpals.judges.record import RecordJudge, read_record
+from bpals.registry import SIGNALS
 from bpals.report.page import Page, render
 from bpals.signal.layout import groups_of, lay_out
-from bpals.signal.trust import Signal, estimate
-from bpals.sources import nih, tabular
-from bpals.sources.mapping import SHIPPED
+from bpals.signal.trust import Signal
 from bpals.store.workspace import Staging, Workspace
 from bpals.tasks import run_record
 from bpals.tasks.chosen_judges import Chosen, choose, measure, without_signal
+from bpals.tasks.datasets import DEFAULT_SOURCE, load_source
 from bpals.text import several
 from bpals.types import Dataset, Experts, Notice, Reviews, judgments_schema
 
@@ -34,7 +33,7 @@ Progress = Callable[[str, float], None]
 """Called with the present step and the share of the audit that is done."""
 
 DEFAULTS: Mapping[str, tuple[Any, str]] = {
-    "source": ("nih", "the embedded NIH record needs no download"),
+    "source": (DEFAULT_SOURCE, "the embedded NIH record needs no download"),
     "mapping": (None, "the NIH record needs none"),
     "workspace": ("audit", "beside you, in ./audit"),
     "judges": ("all", "the metadata judge and every finished judge of the workspace"),
@@ -47,6 +46,9 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "refit_split": ("all", "every expert label of the sample"),
 }
 """The value of each option that is not given, and the reason that run.json shows."""
+
+METHOD = "judges-2"
+"""The signal that an audit computes; its entry point has this name."""
 
 RECORD_ANSWERS = "judgments/record.parquet"
 GROUP_ANSWERS = "group-judgments.parquet"
@@ -256,7 +258,7 @@ def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, 
     with threadpool_limits(1):
         groups = groups_of(dataset.vocabulary, experts.reference, experts.reviews)
         laid = lay_out(dataset, answers.claims, panel, groups, answers.groups)
-        signal = estimate(
+        signal: Signal = SIGNALS.load(METHOD).estimate(
             laid,
             experts.reference,
             skill=measure(laid, experts.reference),
@@ -271,28 +273,6 @@ def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, 
 def load_signal(workspace: str | os.PathLike[str] = "audit") -> pl.DataFrame:
     """Read the signal of a finished audit; a half-written or damaged one is refused."""
     return Workspace(workspace).open().table("signal.parquet")
-
-
-def load_source(spec: str, mapping: str | None = None) -> Dataset:
-    """Read the dataset that a spec names: `nih`, `nih:FILE` or `table:FILE` with a mapping."""
-    kind, _, path = spec.partition(":")
-    if kind == "nih":
-        if mapping is not None:
-            raise UsageError(
-                f"--mapping {mapping} is for tables; the NIH record needs none. "
-                f"Type: bpals audit --source table:FILE --mapping {mapping}"
-            )
-        return nih.load(path or None)
-    if kind == "table":
-        if not path or mapping is None:
-            raise UsageError(
-                f"--source {spec} needs a file and a mapping. "
-                f"Type: bpals audit --source table:FILE --mapping FILE.toml (or {', '.join(SHIPPED)})"
-            )
-        return tabular.load(path, mapping)
-    if Path(spec).is_file():
-        raise UsageError(f"--source {spec} is a file. Type: bpals audit --source table:{spec} --mapping FILE.toml")
-    raise UnknownName.of("source", spec, ("nih", "nih:FILE", "table:FILE"), where="--source")
 
 
 def _few(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:

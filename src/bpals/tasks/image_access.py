@@ -23,7 +23,7 @@ from bpals.images.stream import Crew, Passage, Reading, prepared, same_films
 from bpals.judges.runner.executor import Executor, MakeWorker, Results
 from bpals.store.shards import Draw
 from bpals.store.workspace import Workspace
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import dataset_of, load_source
 from bpals.text import several
 from bpals.types import Film, Notice, Refusal
 
@@ -111,10 +111,9 @@ class Lightbox:
 
 def name_films(home: Workspace, source: str | None, mapping: str | None) -> Named:
     """Name the films and findings of a dataset, by default of the one that the workspace remembers, or NIH."""
-    described = mapping or (None if source else home.remembered("mapping"))
-    chosen = source or home.remembered("source") or "nih"
-    films = films_of(chosen, described)
-    home.remember_dataset(chosen, described, films.fingerprint)
+    chosen = dataset_of(home, source, mapping)
+    films = films_of(*chosen)
+    home.remember_dataset(*chosen, films.fingerprint)
     return films
 
 

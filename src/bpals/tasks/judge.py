@@ -34,7 +34,7 @@ from bpals.judges.runner.runner import Judge, Watch, ask_block, ask_controls, co
 from bpals.judges.runner.transport import Endpoint
 from bpals.judges.runner.writer import Batch
 from bpals.judges.selftest import Drift, Observed, ask_again, control_images, measure, offsets, selftest
-from bpals.registry import Spec, find, parse_spec
+from bpals.registry import JUDGES, Spec, find, parse_spec
 from bpals.store.files import commit, packages
 from bpals.store.ledger import Ledger
 from bpals.store.ledger.ledger import ledger_of, remember_ledger
@@ -256,6 +256,12 @@ TRIAL_PATIENCE_S = 10.0
 MOST_VERIFIED = 1000
 """Films that are asked about again, at most: they are all in memory."""
 
+ELSEWHERE = {
+    "learn": "{judge} learns from the dataset's labels. Call bpals.run_probe, or bpals judge run {judge}",
+    "audit": "{judge} is run by every audit. Type: bpals audit",
+}
+"""Kinds of judge that nobody asks image by image."""
+
 Say = Callable[[str], None]
 """Called with a sentence that a user should read while the run goes on."""
 
@@ -285,8 +291,8 @@ def run_judge(
     """Ask a judge about every film of the dataset, resumably, and seal its answers in the workspace."""
     home, wish = Workspace(workspace), order or Order()
     spec = parse_spec(judge) if isinstance(judge, str) else None
-    if spec is not None and spec.kind == "table":
-        return _seal_table(home, (spec.target, spec.revision), wish, say)
+    if spec is not None and JUDGES.load(spec.kind).runs == "read":
+        return _seal_table(home, spec, wish, say)
     asked = _made(judge, wish)
     where = images if images is not None else home.remembered("images")
     if where is None:
@@ -307,10 +313,8 @@ def _made(judge: str | Judge, wish: Order) -> Judge:
     """Make the judge that a spec names; one that cannot be asked is refused before anything is read."""
     if isinstance(judge, str):
         spec = parse_spec(judge)
-        if spec.kind == "probe":
-            raise UsageError(
-                f"{judge} learns from the dataset's labels. Call bpals.run_probe, or bpals judge run {judge}"
-            )
+        if (elsewhere := ELSEWHERE.get(JUDGES.load(spec.kind).runs)) is not None:
+            raise UsageError(elsewhere.format(judge=judge))
         judge = find(spec.kind)(spec.target, spec.revision, **wish.options)
     elif wish.options:
         raise UsageError(f"{', '.join(wish.options)}: options are for a spec. Give them to the judge itself")
@@ -504,10 +508,10 @@ def _seal(desk: _Desk, card: JudgeCard, state: str) -> JudgeRun:
     return seal_asked(desk.home, desk.box.films, desk.ledger, card, state, desk.box.shelf.notices)
 
 
-def _seal_table(home: Workspace, file: tuple[str, str], wish: Order, say: Say) -> JudgeRun:
+def _seal_table(home: Workspace, spec: Spec, wish: Order, say: Say) -> JudgeRun:
     """Seal scores that were computed elsewhere."""
     films = name_films(home, wish.source, wish.mapping)
-    read = partial(find("table"), *file, films.vocabulary, films.image_ids, **wish.options)
+    read = partial(find(spec.kind), spec.target, spec.revision, films.vocabulary, films.image_ids, **wish.options)
     scores = call(wish.executor, read)
     for notice in scores.notices:
         say(notice.message)

@@ -16,7 +16,7 @@ from bpals.reviews import verdicts
 from bpals.score.pairwise import Row, Side
 from bpals.score.skill import skill
 from bpals.store.workspace import RECORD_JUDGE, RUN, Workspace
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import dataset_of, load_source
 from bpals.tasks.score import vocabulary_of
 from bpals.types import OUTCOME, Reference
 
@@ -108,7 +108,7 @@ def labels_of(home: Workspace) -> Labels:
         claims, title = audit.table("claims.parquet"), audit.run["source"]["title"]
         images = audit.table("images.parquet")
         return Labels(title=title, vocabulary=vocabulary_of(claims), claims=claims, images=images)
-    dataset = load_source(home.remembered("source") or "nih", home.remembered("mapping"))
+    dataset = load_source(*dataset_of(home))
     return Labels(title=dataset.title, vocabulary=dataset.vocabulary, claims=dataset.claims, images=dataset.images)
 
 

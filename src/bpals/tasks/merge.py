@@ -109,8 +109,8 @@ def _refuse_part(part: Workspace, home: Workspace) -> None:
 def _name_films(home: Workspace, parts: Sequence[Workspace], merged: Merged) -> Named:
     """Name the images of the dataset that all parts and the target share; a part of another dataset is refused."""
     named = next((each for each in (home, *parts) if each.remembered("source")), home)
-    source = named.remembered("source") or "nih"
-    films = films_of(source, named.remembered("mapping"))
+    source, mapping = dataset_of(named)
+    films = films_of(source, mapping)
     for part in parts:
         if part.remembered("fingerprint") is None:
             words = f"{part.path} does not say what its dataset was: taken for {_dataset(named, films.fingerprint)}"

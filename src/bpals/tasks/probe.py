@@ -35,11 +35,11 @@ from bpals.judges.linear_probe import ProbeJudge, without_patients
 from bpals.judges.record import fold_of
 from bpals.judges.runner.progress import Snapshot, State, Tally
 from bpals.numeric import patients
-from bpals.registry import parse_spec
+from bpals.registry import JUDGES, parse_spec
 from bpals.store.features import FeatureCache, ProbePlan, films_in, read_plan
 from bpals.store.files import only_one_in, parquet, sha256
 from bpals.store.workspace import FinishedJudge, ImageChecks, Workspace, open_image_checks, summary, write_image_checks
-from bpals.tasks.audit import load_source
+from bpals.tasks.datasets import dataset_of, load_source
 from bpals.tasks.image_access import (
     FILMS_A_WORKER,
     Block,
@@ -298,7 +298,7 @@ def run_probe(
 ) -> JudgeRun:
     """Look at every film of the dataset, resumably, learn from them, and seal what the probe says in the workspace."""
     home, wish, named = Workspace(workspace), order or Order(), parse_spec(spec)
-    if named.kind != "probe":
+    if JUDGES.load(named.kind).runs != "learn":
         raise UsageError(f"{spec} is no probe. Type: bpals judge run {spec}")
     backbone = open_backbone(named.target, named.revision)
     judge = probe_of(backbone, wish.name)
@@ -318,7 +318,7 @@ def run_probe(
     if tally.state == "interrupted" or wish.shard is not None:
         return _unsealed(probing, tally, odd, wish)
     only = box.draw(wish.limit_images, wish.seed) if wish.limit_images is not None else None
-    dataset = load_source(home.remembered("source") or "nih", home.remembered("mapping"))
+    dataset = load_source(*dataset_of(home))
     looked_at = Looked(images=dataset.images, shelf=box.shelf, look=look, cache=cache)
     with only_one_in(cache.path, f"another run is learning from the films of {cache.path}"):
         sealed = seal_probe(probing, dataset, only)

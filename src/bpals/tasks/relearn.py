@@ -27,8 +27,9 @@ from bpals.numeric import PAIR
 from bpals.room.desk.study import Study
 from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks import run_record
-from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, load_source, weigh
+from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, weigh
 from bpals.tasks.chosen_judges import choose
+from bpals.tasks.datasets import load_source
 from bpals.tasks.expert_labels import load_experts
 from bpals.tasks.reading_list import draw_cases
 from bpals.tasks.run_record import SIGNAL

@@ -22,8 +22,9 @@ from bpals.errors import TruthError, UnknownName, UsageError
 from bpals.findings import Vocabulary
 from bpals.images import prepare
 from bpals.images.collection import Shelf, open_shelf
-from bpals.reviews import coco, dicom_sr, exchange, fiftyone, flat, labelstudio, verdicts
-from bpals.reviews.exchange import KEPT, Films, Found, Written, add_reviews, all_reviews, identified, loaded, table_of
+from bpals.registry import EXPORTS, ExportKind
+from bpals.reviews import exchange, flat, verdicts
+from bpals.reviews.exchange import KEPT, Films, Found, add_reviews, all_reviews, identified, loaded, table_of
 from bpals.reviews.verdicts import every_read, named
 from bpals.store.files import sha256, sync_folder, write_durably
 from bpals.store.ledger import Ledger
@@ -37,24 +38,6 @@ from bpals.tasks.score import vocabulary_of
 from bpals.text import several
 from bpals.types import Notice, Refusal
 
-FORMATS = ("csv", "parquet", "label-studio", "fiftyone", "coco", "dicom-sr")
-WRITERS: Mapping[str, Callable[[pl.DataFrame, Films], Written]] = {
-    "csv": flat.write_csv,
-    "parquet": flat.write_parquet,
-    "label-studio": labelstudio.write,
-    "fiftyone": fiftyone.write,
-    "coco": coco.write,
-    "dicom-sr": dicom_sr.write,
-}
-READERS: Mapping[str, Callable[[bytes, str], Found]] = {
-    "label-studio": labelstudio.read,
-    "fiftyone": fiftyone.read,
-    "coco": coco.read,
-}
-# Formats that have every column, also the one that says what was replaced.
-WHOLE = {"csv", "parquet", "label-studio", "fiftyone"}
-SIZED = {"label-studio", "fiftyone", "coco"}  # formats that say how large a film is
-ENDINGS = {".csv": "csv", ".parquet": "parquet"}
 IMPORT = "import reviews"
 NONE_YET = "Type: bpals review serve, or: bpals review import FILE"
 WORDS = TableWords(error=TruthError, where=" after bpals review import")
@@ -114,8 +97,8 @@ def export_reviews(
     progress("looking at the films", 0.3)
     films = _films(home, table, chosen, images)
     progress(f"writing {target.name}", 0.7)
-    reviews, replaced = (table, []) if chosen in WHOLE else exchange.standing(table)
-    written = WRITERS[chosen](reviews, films)
+    reviews, replaced = (table, []) if chosen.whole else exchange.standing(table)
+    written = chosen.write(reviews, films)
     _write(target, written.files)
     notices = (*replaced, *written.notices)
     return Exported(path=target, reviews=reviews.height, files=len(written.files), notices=notices)
@@ -136,13 +119,14 @@ def import_reviews(
     read where the file names nobody.
     """
     path, home = Path(file), Workspace(workspace)
-    if format is not None and format not in FORMATS:
-        raise UnknownName.of("format", format, FORMATS, where="--format")
+    chosen = None if format is None else _kind(format)
+    if chosen is not None and chosen.read is None:
+        raise UsageError(f"--format {format} is only written. Name one that is read: {', '.join(_read_formats())}")
     progress(f"reading {path.name}", 0.0)
     audit = FinishedAudit(path=home.path, run=home.run)
     vocabulary = vocabulary_of(audit.table("claims.parquet", "finding"))
     known = audit.table("images.parquet", "image_id")["image_id"]
-    found, digest = _found(path, format, vocabulary)
+    found, digest = _found(path, chosen, vocabulary)
     spelled = verdicts.spellings(vocabulary, verdicts.GROUPS)
     words = found.table["finding"].drop_nulls().unique(maintain_order=True)
     names = {word: named(word, spelled, str(path)) for word in words}
@@ -190,13 +174,24 @@ def _none_yet(home: Workspace) -> UsageError:
     return UsageError(f"{home.path} holds no review yet. {home.or_the_demo(NONE_YET)}")
 
 
-def _format_of(target: Path, given: str | None) -> str:
-    chosen = given or ENDINGS.get(target.suffix.lower())
-    if chosen is None:
-        raise UsageError(f"--out {target}: which format? Type: --format {' or --format '.join(FORMATS)}")
-    if chosen not in FORMATS:
-        raise UnknownName.of("format", chosen, FORMATS, where="--format")
-    return chosen
+def _format_of(target: Path, given: str | None) -> ExportKind:
+    if given is not None:
+        return _kind(given)
+    ending = target.suffix.lower()
+    meant = next((kind for kind in EXPORTS.every() if ending and ending in kind.endings), None)
+    if meant is None:
+        raise UsageError(f"--out {target}: which format? Type: --format {' or --format '.join(EXPORTS.names())}")
+    return meant
+
+
+def _kind(name: str) -> ExportKind:
+    if name not in (known := EXPORTS.names()):
+        raise UnknownName.of("format", name, known, where="--format")
+    return EXPORTS.load(name)
+
+
+def _read_formats() -> list[str]:
+    return [kind.name for kind in EXPORTS.every() if kind.read is not None]
 
 
 def _refuse_present(target: Path) -> None:
@@ -227,15 +222,15 @@ def _write(target: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(part, ignore_errors=True) if part.is_dir() else part.unlink(missing_ok=True)
 
 
-def _films(home: Workspace, table: pl.DataFrame, chosen: str, images: str | os.PathLike[str] | None) -> Films:
-    """Look at the films that a format must know of: those with boxes, or all for DICOM SR."""
-    boxed = table.filter(pl.col("box").is_not_null()) if chosen != "dicom-sr" else table
-    wanted = boxed["image_id"].unique(maintain_order=True).to_list()
+def _films(home: Workspace, table: pl.DataFrame, chosen: ExportKind, images: str | os.PathLike[str] | None) -> Films:
+    """Look at the images that a format must know of: the size of those with boxes, or the files of all."""
+    about = table if chosen.needs == "files" else table.filter(pl.col("box").is_not_null())
+    wanted = about["image_id"].unique(maintain_order=True).to_list()
     where = images or home.remembered("images")
-    if chosen not in {*SIZED, "dicom-sr"} or not wanted or where is None:
+    if not chosen.needs or not wanted or where is None:
         return Films()
     shelf = open_shelf(Path(where), wanted, listing=home.path / LISTING)
-    if chosen == "dicom-sr":
+    if chosen.needs == "files":
         return Films(dicom=lambda image_id: _dicom(shelf, image_id))
     sizes = {}
     for image_id, content in shelf.read(wanted):
@@ -250,37 +245,42 @@ def _dicom(shelf: Shelf, image_id: str) -> bytes | None:
     return next((content for content in contents if prepare.is_dicom(content)), None)
 
 
-def _found(path: Path, given: str | None, vocabulary: Vocabulary) -> tuple[Found, str]:
-    """Read a file, or a folder of DICOM SR, in the format that it is told or seen to have; give its hash too."""
+def _found(path: Path, given: ExportKind | None, vocabulary: Vocabulary) -> tuple[Found, str]:
+    """Read a file, or a folder of files, in the format that it is told or seen to have; give its hash too."""
+    found: Found
     if path.is_dir():
         files = {each.name: read_bytes(each, words=WORDS) for each in sorted(path.iterdir()) if each.is_file()}
         whole = "".join(sha256(content) for content in files.values())
-        return dicom_sr.read(files, str(path)), sha256(whole.encode())
+        # A folder is of the one format that is a folder, whatever --format says of files.
+        readers = [kind.read_folder for kind in (given, *EXPORTS.every()) if kind is not None and kind.read_folder]
+        found = readers[0](files, str(path))
+        return found, sha256(whole.encode())
     content = read_bytes(path, words=WORDS)
     digest = sha256(content)
     chosen = given or _seen(content, path)
-    if chosen in READERS:
-        return READERS[chosen](content, str(path)), digest
-    if chosen == "dicom-sr":
-        return dicom_sr.read({path.name: content}, str(path)), digest
-    header = open_table(path, words=WORDS).header
-    if flat.is_ours(header):
-        return (flat.read_parquet if content[:4] == b"PAR1" else flat.read_csv)(content, str(path)), digest
+    if chosen is not None and chosen.content != "table" and chosen.read is not None:
+        found = chosen.read(content, str(path))
+        return found, digest
+    if flat.is_ours(open_table(path, words=WORDS).header):
+        return flat.read(content, str(path)), digest
     reads = every_read(path, vocabulary=vocabulary, groups=verdicts.GROUPS)
     missing = [pl.lit(None, kind).alias(name) for name, kind in KEPT.items() if name not in reads.columns]
     return Found(table=reads.with_columns(missing).select(KEPT.names())), digest
 
 
-def _seen(content: bytes, path: Path) -> str:
+def _seen(content: bytes, path: Path) -> ExportKind | None:
+    """Tell a format by its content; None is a table."""
     if prepare.is_dicom(content):
-        return "dicom-sr"
+        return next(kind for kind in EXPORTS.every() if kind.content == "dicom")
     if content.lstrip()[:1] not in {b"{", b"["}:
-        return "csv"
+        return None
     whole = loaded(content, str(path))
-    for name, module in (("label-studio", labelstudio), ("coco", coco), ("fiftyone", fiftyone)):
-        if module.is_ours(whole):
-            return name
-    raise TruthError(f"{path} is JSON, but neither of Label Studio, FiftyOne nor COCO. Name another file")
+    written = [kind for kind in EXPORTS.every() if kind.content == "json"]
+    for kind in written:
+        if kind.is_ours(whole):
+            return kind
+    names = ", ".join(kind.name for kind in written)
+    raise TruthError(f"{path} is JSON, but of none of the formats {names}. Name another file")
 
 
 def _of_known_films(table: pl.DataFrame, known: pl.Series, path: Path) -> tuple[pl.DataFrame, list[Notice]]:

@@ -1,4 +1,4 @@
-"""Contracts that anyone can run on a source, a judge or a signal, and something tiny to run them on.
+"""Contracts that anyone can run on a source, a judge, a signal or an export, and something tiny to run them on.
 
     from bpals.testing import check_image_judge, check_record_judge, tiny_dataset
 
@@ -20,10 +20,13 @@ from bpals.testing.contracts import (
 )
 from bpals.testing.fakes import skilled
 from bpals.testing.image_judges import check_image_judge, tiny_film
+from bpals.testing.kinds import check_export, check_kind, tiny_reviews
 
 __all__ = [
+    "check_export",
     "check_image_judge",
     "check_judgments",
+    "check_kind",
     "check_record_judge",
     "check_signal",
     "check_source",
@@ -33,4 +36,5 @@ __all__ = [
     "skilled",
     "tiny_dataset",
     "tiny_film",
+    "tiny_reviews",
 ]

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import polars as pl
 
 from bpals.errors import ContractBroken
 from bpals.findings import Vocabulary
-from bpals.types import IMAGES, Dataset, claims_schema, judgments_schema, signal_schema
+from bpals.types import IMAGES, Dataset, RecordJudge, claims_schema, judgments_schema, signal_schema
 
 PAIR = ["image_id", "finding"]
 ANSWER = ["outcome", "p_present", "p_low", "p_high"]
-
-
-class ReadsRecord(Protocol):
-    """A record judge, seen from outside."""
-
-    def read(self, images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabulary) -> pl.DataFrame:
-        """Answer for every claim, in the order of the claims."""
-        ...
 
 
 def tiny_dataset(
@@ -97,7 +88,7 @@ def check_source(dataset: Dataset) -> None:
     _require(all(count >= 0 for count in dataset.unaudited.values()), "unaudited: a count is negative")
 
 
-def check_record_judge(judge: ReadsRecord, dataset: Dataset, *, claims: int = 20, seed: int = 0) -> None:
+def check_record_judge(judge: RecordJudge, dataset: Dataset, *, claims: int = 20, seed: int = 0) -> None:
     """Check a record judge: whole answers, the same ones twice, and the flip test on some claims, one at a time.
 
     A flipped claim must not move the answer about itself by a bit; other answers may move, for them it is evidence.

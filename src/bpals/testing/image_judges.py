@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import numpy as np
 from PIL import Image
 
 from bpals.errors import BpalsError, ContractBroken
 from bpals.findings import NIH, Vocabulary
-from bpals.types import Film, JudgeCard, Outcome, Polarity, Question, Reply, Trained
+from bpals.types import BaseJudge, Film, JudgeCard, Outcome, Polarity, Question, Reply, Trained
 
 
 def tiny_film(*, seed: int = 0, side_px: int = 64, grey: int | None = None) -> Film:
@@ -41,19 +41,6 @@ NO_FINDING = "Not_A_Finding"
 """What nobody has heard of."""
 BROKEN = (BpalsError, OSError, ValueError, TypeError, AttributeError, LookupError, RuntimeError, SyntaxError)
 """What a judge that did not expect its input raises."""
-
-
-class SaysWho(Protocol):
-    """An image judge, seen from outside; it has `ask` too, or `ask_line` if it stands behind an endpoint."""
-
-    @property
-    def card(self) -> JudgeCard:
-        """Say who this judge is."""
-        ...
-
-    def questions(self, vocabulary: Vocabulary) -> tuple[Question, ...]:
-        """List what every film is asked, in order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +81,11 @@ class _Asker:
 
 
 def check_image_judge(
-    judge: SaysWho,
+    judge: BaseJudge,
     vocabulary: Vocabulary = NIH,
     films: Sequence[Film] | None = None,
     *,
-    again: SaysWho | None = None,
+    again: BaseJudge | None = None,
     any_finding: bool = False,
     line: Callable[[], Any] | None = None,
 ) -> tuple[str, ...]:
@@ -160,7 +147,7 @@ def _check_card(card: JudgeCard) -> str:
     return fingerprint
 
 
-def _check_questions(judge: SaysWho, vocabulary: Vocabulary) -> tuple[Question, ...]:
+def _check_questions(judge: BaseJudge, vocabulary: Vocabulary) -> tuple[Question, ...]:
     """Check what it asks: every finding, in every polarity of its card, once, the same each time."""
     questions = judge.questions(vocabulary)
     _require(questions == judge.questions(vocabulary), "questions: asked twice, the judge lists other questions")
@@ -215,7 +202,7 @@ def _check_same(first: Sequence[Reply], second: Sequence[Reply], questions: Sequ
         )
 
 
-def _check_unknown(judge: SaysWho, asker: _Asker, vocabulary: Vocabulary, film: Film) -> None:
+def _check_unknown(judge: BaseJudge, asker: _Asker, vocabulary: Vocabulary, film: Film) -> None:
     """Ask about what is no finding: it must not be guessed."""
     wider = replace(vocabulary, findings=(*vocabulary.findings, NO_FINDING))
     asked = [question for question in judge.questions(wider) if question.subject == NO_FINDING]

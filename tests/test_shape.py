@@ -24,16 +24,7 @@ LATE_OF_OURS = {
     "bpals.sources.nih": "the embedded record needs no mapping and no careful reading",
 }
 """Modules that import others of ours inside a function, each with the reason; everywhere else imports stand on top."""
-NOT_REACHED = {
-    "modules": "224",
-    "lines": "48,922",
-    "lines of the longest function": "159",
-    "most parameters of a function": "40",
-    "module names used twice": "3",
-    "comments per 100 lines": "0.8",
-    "modules loaded by bpals audit": "",
-    "lines loaded by bpals audit": "",
-}
+NOT_REACHED = {"lines": "47,500"}
 """Limits that are not reached yet, with the figure."""
 FEW_IMAGES = 1500
 """Rows of the embedded record for the audit of the test; `make shape` audits all of them."""

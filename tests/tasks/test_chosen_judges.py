@@ -117,7 +117,7 @@ def test_a_judge_without_a_signal_is_noticed_once(audited):
 def test_the_report_lists_every_judge(audited):
     """With its weight, its skill, its licence, and the films with devices."""
     page = audited.report.read_text(encoding="utf-8")
-    shown = ("Judge: eye", "Judge: guess", "Judge: broken", "AUROC of eye", "no signal", "Films with devices")
+    shown = ("Judge: eye", "Judge: guess", "Judge: broken", "AUROC of eye", "no signal", "Images with devices")
     for words in ('id="judges"', *shown):
         assert words in page, words
     assert "the judges contradict" in page
@@ -218,7 +218,7 @@ def test_an_unsealed_judge_and_answers_about_other_films_are_counted(films, home
     assert obey(line) == 0
     printed = capsys.readouterr().err
     assert "guess was left out" in printed
-    assert re.search(r"eye: of its [\d,]+ .*5 .*elsewhere\.png", printed)
+    assert re.search(r"eye: 5 of its [\d,]+ .*elsewhere\.png", printed)
     run = home.run
     codes = {notice["code"]: notice["count"] for notice in run["notices"]}
     assert (codes["unsealed_judge"], codes["foreign_answers"]) == (1, 5)

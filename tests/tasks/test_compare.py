@@ -260,7 +260,7 @@ def test_a_reference_about_other_films_is_refused(judged, tmp_path):
     """With its first film, so that one sees why."""
     file = tmp_path / "others.csv"
     file.write_text("image_id,Effusion\nnobody_1.png,1\nnobody_2.png,0\n", encoding="utf-8")
-    with pytest.raises(TruthError, match=r"of 2 films .*nobody_1\.png"):
+    with pytest.raises(TruthError, match=r"of 2 images .*nobody_1\.png"):
         bpals.compare("sharp", "blunt", workspace=judged, reference=f"table={file}")
 
 
@@ -285,12 +285,12 @@ def test_two_references_of_one_kind_keep_their_names(judged, tmp_path):
 
 def test_a_page_without_films_says_so_and_one_with_a_wrong_path_does_not_exist(judged, found, tmp_path):
     """Without --images there are placeholders, and so if the films are gone; a path that is not there is refused."""
-    assert "film not at hand" in comparison_page(found, workspace=judged)
+    assert "image not at hand" in comparison_page(found, workspace=judged)
     with pytest.raises(FilmError, match="nowhere"):
         comparison_page(found, workspace=judged, images=tmp_path / "nowhere")
     home = Workspace(tmp_path / "mine")
     home.remember(images=str(tmp_path / "gone"))
-    assert "film not at hand" in comparison_page(found, workspace=home.path)
+    assert "image not at hand" in comparison_page(found, workspace=home.path)
 
 
 @pytest.fixture(scope="module")

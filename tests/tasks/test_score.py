@@ -111,5 +111,5 @@ def test_judges_that_answered_other_films_are_said_to():
     assert unlike_films(table, audited()) == []
     (notice,) = unlike_films(table, replace(whole, judges={"vlm": answers(some)}))
     assert (notice.code, notice.count) == ("unlike_films", 1)
-    assert mentions(notice.message, "8 films", "record 8, vlm 6")
+    assert mentions(notice.message, "8 images", "record 8, vlm 6")
     assert notice.message.endswith("Type: --only-judged")

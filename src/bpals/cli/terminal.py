@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
 import typer
 from rich.console import Console
@@ -17,9 +17,12 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from bpals.judges.runner.progress import Snapshot
 from bpals.registry import options_of
 from bpals.text import several
+
+if TYPE_CHECKING:
+    # For the type alone: every command loads this module, and only one of them runs image judges.
+    from bpals.judges.runner.progress import Snapshot
 
 
 @dataclass(slots=True)

@@ -114,6 +114,7 @@ class Cases:
 
 def cases(images: pl.DataFrame, signal: pl.DataFrame, findings: Sequence[str]) -> Cases:
     """Choose the flagged labels with the lowest trust, and lay out their timelines."""
+    # An image without a patient is a patient of its own, or all of them would count as one.
     patients = images.select("image_id", patient=pl.coalesce("patient_id", "image_id"))
     flagged = (
         signal.filter(pl.col("flag").is_in(["likely_mislabelled", "suspect"]), pl.col("trust").is_not_null())
@@ -126,6 +127,7 @@ def cases(images: pl.DataFrame, signal: pl.DataFrame, findings: Sequence[str]) -
     overall = flagged.unique(["says", "finding"], keep="first", maintain_order=True)
     overall = overall.unique(["says", "patient"], keep="first", maintain_order=True)
     overall = overall.group_by("says", maintain_order=True).head(OVERALL)
+    # Only the chosen patients are turned into Python objects: the NIH record has 1.5 million rows.
     tables = _CaseTables.of(images, signal, pl.concat([overall.select(per_finding.columns), per_finding]))
 
     def pick(table: pl.DataFrame, says: str) -> tuple[Case, ...]:
@@ -162,6 +164,7 @@ class _CaseTables:
         patients = images.join(chosen.select("image_id"), on="image_id", how="semi")["patient_id"].drop_nulls().unique()
         ids = chosen["image_id"].unique()
         wanted = pl.col("patient_id").is_in(patients.implode()) | pl.col("image_id").is_in(ids.implode())
+        # Where a dataset gives no order, names decide, so that two runs draw the same strip.
         films = images.filter(wanted).sort("follow_up", "study_id", "image_id", nulls_last=True)
         claims: dict[str, dict[str, tuple[str, float | None]]] = {}
         near = signal.join(films.select("image_id"), on="image_id", how="semi")
@@ -203,6 +206,7 @@ class _CaseTables:
     def _strip(self, patient: str, image_id: str, finding: str) -> Strip:
         timeline = self.timelines[patient]
         at = timeline.index(image_id)
+        # The image in question stands in the middle, except near an end of the timeline.
         start = max(0, min(at - WINDOW // 2, len(timeline) - WINDOW))
         drawn = timeline[start : start + WINDOW]
         films = []

@@ -23,6 +23,7 @@ def element(name: str, *children: str, **attributes: str | float | None) -> Mark
     for key, value in attributes.items():
         if value is not None:
             text = number(value) if isinstance(value, int | float) else escape(value)
+            # `class_` and `text_anchor` are Python's spelling of class and text-anchor.
             parts.append(f' {key.rstrip("_").replace("_", "-")}="{text}"')
     inside = Markup("").join(children)
     parts.append(f">{inside}</{name}>" if inside else "/>")
@@ -48,6 +49,7 @@ def picture(*children: str, title: str, desc: str = "", height: float, kind: str
         element("desc", desc) if desc else Markup(""),
         *children,
         role="img",
+        # No viewBox: with one, the text would shrink with the chart on a phone.
         class_=f"chart {kind}",
         width="100%",
         height=height,
@@ -109,6 +111,7 @@ def flag_bar(flags: Mapping[str, int], *, what: str, height: float = 26) -> Mark
         if width > 0:
             parts.append(box(x, 0, width, height, f"tone-{flag}"))
             x += width
+            # A gap beside a part of a pixel or two would hide the part.
             if width > 0.004 and x < 0.999:
                 parts.append(line(x, 0, x, height, "gap"))
     return picture(*parts, title=f"{what} by flag", desc=", ".join(texts), height=height, kind="bar")
@@ -134,6 +137,7 @@ def histogram(present: Sequence[int], absent: Sequence[int], *, title: str) -> M
     parts = [line(x, 2, x, middle + half, "grid") for x in (0, 0.5, 1)]
     texts = []
     for name, heights, up in (("present", present, True), ("absent", absent, False)):
+        # Each side has its own scale: presences are so rare that on one scale nothing of them would be seen.
         total, tallest = sum(heights), max(heights, default=0)
         texts.append(f"{plural(total, 'judged label')} of {'presence' if up else 'absence'}")
         for i, n in enumerate(heights):
@@ -150,6 +154,7 @@ def histogram(present: Sequence[int], absent: Sequence[int], *, title: str) -> M
 
 def whisker(value: float, low: float, high: float, *, top: float, title: str, tone: str) -> Markup:
     """Draw a value with its interval on a scale from 0 to top."""
+    # An interval may reach beyond the scale; it ends at the edge.
     x, x1, x2 = (min(1.0, max(0.0, v / top)) for v in (value, low, high))
     marks = [line(x1, 10, x2, 10, f"whisker {tone}"), dot(x, 10, 4.5, tone)]
     return picture(line(0, 10, 1, 10, "grid"), *marks, title=title, height=20, kind="whisker")
@@ -183,6 +188,7 @@ def hundred(hits: int, *, title: str, tone: str) -> Markup:
     """Draw a hundred dots, so many of them filled."""
     dots = []
     for i in range(100):
+        # A filled dot is a little larger: in print, colour alone would not tell it from an empty one.
         filled = i < hits
         x, y = 8 + 15 * (i % 10), 8 + 15 * (i // 10)
         dots.append(element("circle", cx=x, cy=y, r=5 if filled else 4.5, class_=tone if filled else "empty"))
@@ -223,6 +229,7 @@ def _cell(x: float, pitch: float, says: str | None, asked: str) -> Markup:
 def _orders(strip: Strip) -> list[Markup]:
     """Write the follow-up numbers of the image in question and, where there is room, of the first and last."""
     n = len(strip.films)
+    # 330 px is a phone's width: two numbers that touch there are worse than one that is missing.
     room_px = min(CELL_PX, 330 / n)
     numbers = ["" if film.order is None else str(film.order) for film in strip.films]
     places = {strip.at} | {i for i in (0, n - 1) if abs(i - strip.at) * room_px > 14 + 8 * len(numbers[i])}
@@ -249,6 +256,7 @@ def curves(series: Sequence[Series], *, x: Scale, y: Scale, title: str, height: 
         parts.append(words(text, at / x.top, height - 7, anchor=anchor))
     for one in series:
         places = [(px / x.top, up(py)) for px, py in one.points]
+        # A curve without intervals has fewer of them than points.
         for (px, _), (low, high) in zip(places, one.intervals, strict=False):
             parts.append(line(px, up(low), px, up(high), f"interval {one.tone}"))
         for (x1, y1), (x2, y2) in itertools.pairwise(places):
@@ -277,6 +285,7 @@ class Span:
     @classmethod
     def of_aurocs(cls, values: Sequence[float]) -> Span:
         """Take the stretch from a tenth below the lowest, or from chance, up to 1."""
+        # A scale from 0 would press all judges into its right half.
         low = min([CHANCE, *(int(10 * value) / 10 for value in values)])
         return cls(low=low, high=1.0, ticks=(low, CHANCE, 0.75, 1.0) if low < CHANCE else (CHANCE, 0.75, 1.0))
 
@@ -316,6 +325,7 @@ def two(row: Row, span: Span, *, figure: str, title: str) -> Markup:
     """Draw a figure of both judges with their intervals, A above B."""
     parts = span.grid(28)
     texts = []
+    # One above the other: whiskers on one line would hide each other.
     for letter, y in (("a", 9), ("b", 20)):
         value, low, high = (row[f"{figure}_{letter}{end}"] for end in ("", "_low", "_high"))
         tone = f"side-{letter}"

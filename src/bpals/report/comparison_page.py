@@ -98,6 +98,7 @@ def render_comparison(found: Mapping[str, Any]) -> str:
     A picture is a PNG, a sentence that says why there is none, or None where the image is not at hand.
     """
     names = list(dict.fromkeys(row["against"] for row in found["quality"]))
+    # Experts make the headline where there are any: agreement with labels is no quality.
     told = [name for name in names if name != LABELS] or [LABELS]
     return fill(
         "compare.html",
@@ -127,6 +128,7 @@ def _headline(found: Mapping[str, Any], against: str) -> Row | None:
     scored = [row for row in found["quality"] if row["against"] == against and row["auroc_a"] is not None]
     if not scored:
         return None
+    # The mean over findings comes last, and exists only where several findings could be scored.
     row = scored[-1]
     together = [each for each in found["dependence"] if (each["against"], each["finding"]) == (against, row["finding"])]
     return {
@@ -202,6 +204,7 @@ def _contest(row: Row, aurocs: Span, differences: Span) -> Contest:
     return Contest(
         finding=finding,
         about=f"{count(row['positives'])} of {count(row['n'])}" if "n" in row else f"{row['findings']} findings",
+        # An AUROC whose interval includes a half may be chance.
         no_signal=listed([letter.upper() for letter in "ab" if row[f"auroc_{letter}_low"] <= charts.CHANCE]),
         both=charts.two(row, aurocs, figure="auroc", title=f"AUROC, {finding}"),
         a=_number(row["auroc_a"]),
@@ -284,6 +287,7 @@ def _film(film: Row) -> dict[str, Any]:
         **{name: film[name] for name in ("image_id", "patient")},
         "place": count(film["place"]),
         "finding": spoken(film["finding"]),
+        # The page is one file, and loads nothing.
         "source": "data:image/png;base64," + base64.b64encode(picture).decode() if shown else "",
         "why": "" if shown else picture or "image not at hand",
         "calls": calls.get((film["called_a"], film["called_b"]), "neither calls it"),
@@ -314,6 +318,7 @@ def _interval(row: Row, name: str) -> str:
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     if low is None or high is None:
         return NONE
+    # Between a minus sign and a dash nobody could tell which is which.
     between = " to " if low < 0 else DASH
     return f"{_number(low)}{between}{_number(high)}"
 
@@ -336,4 +341,5 @@ def _small(value: str, interval: str) -> Markup:
 
 
 def _p(value: float | None) -> str:
+    # More digits would promise more than a normal approximation can give.
     return NONE if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"

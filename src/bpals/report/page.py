@@ -42,6 +42,7 @@ class OddFilms:
 
 def odd_films(signal: pl.DataFrame) -> OddFilms | None:
     """Count the images by what is odd about them; None where they were not checked."""
+    # The checks are the same in every row of an image: one row of each is enough.
     films = signal.filter(pl.col("film_checks").is_not_null()).unique("image_id", keep="first", maintain_order=True)
     if films.is_empty():
         return None
@@ -104,6 +105,7 @@ def judges(listed: Sequence[Mapping[str, Any]]) -> tuple[Judge, ...]:
 
 def devices(signal: pl.DataFrame) -> Devices | None:
     """Count the images by devices; None where no judge was asked."""
+    # Unknown everywhere means that no judge was asked, not that nothing was found.
     if (signal["devices"] == "unknown").all():
         return None
     films = signal.select("image_id", pl.col("devices").cast(pl.String)).unique()
@@ -117,6 +119,7 @@ def _judge(entry: Mapping[str, Any]) -> Judge:
         licence += ", no commercial use"
     version = f"version {entry['version']}" if entry.get("version") else "version not stated"
     trained = TRAINED.get(str(entry.get("trained_on_target")), UNKNOWN)
+    # Trained on these labels, but of other patients: it cannot repeat what it has not seen.
     if entry.get("trained_on_target") == "yes" and entry.get("held_out"):
         trained = HELD_OUT
     evidence = str(entry.get("evidence") or "")
@@ -129,6 +132,7 @@ def _judge(entry: Mapping[str, Any]) -> Judge:
         facts=tuple((name, entry[name]) for name in FACTS if entry.get(name)),
         answered=_answered(entry.get("counts")),
         signal=f"{sum(bool(row.get('signal')) for row in rows)} of {len(rows)}" if rows else NONE,
+        # A run record of an older version has no weight: a dash, not 0 %.
         weight=share(entry["effective_weight"]) if isinstance(entry.get("effective_weight"), float) else NONE,
         skill=tuple(_skill(row) for row in rows),
     )
@@ -251,6 +255,7 @@ def _example(shown: Cases) -> Case | None:
     """Choose the label that explains a trust: with a long timeline, and a trust that dots can show."""
     listed = [*shown.present, *shown.absent, *(case for f in shown.findings for case in (*f.present, *f.absent))]
     drawn = (case for case in listed if case.strip and len(case.strip.films) > 4)
+    # A trust above a half would explain an unremarkable label; the first case of all is better than none.
     return next((case for case in drawn if SHOWN_AS_DOTS < case.trust < 0.5), next(iter(listed), None))
 
 
@@ -266,6 +271,7 @@ def _uncertified(run: Mapping[str, Any], counted: Tally) -> dict[str, Any] | Non
         for each in run.get("certificates") or ()
         if each["promise"] == "precision" and each["cut"] is None and each["says"] in [short[name] for name in none]
     ]
+    # `more` is null where no number of reviews would do: then a better judge is the only way.
     nearest = min((each for each in asked if each["more"]), key=lambda each: int(each["more"]), default=None)
     takes = "a better judge, not more reviews alone"
     if nearest is not None:

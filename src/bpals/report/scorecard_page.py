@@ -90,6 +90,7 @@ def reliabilities(curves: Sequence[Row], rows: Sequence[Row]) -> list[Reliabilit
     drawn = []
     perfect = Series(name="perfectly calibrated", tone="method-oracle", points=((0, 0), (1, 1)), dots=False)
     for curve in curves:
+        # A bin without a draw of its patients has no interval, and cannot be drawn.
         bins = [b for b in curve["bins"] if all(_known(b[end]) for end in ("p_mean", "rate", "low", "high"))]
         ours = Series(
             name="bpals",
@@ -172,6 +173,7 @@ def _board(reference: str, split: str | None, rows: Sequence[Row]) -> Board:
 
 def _contest(finding: str, given: str, rows: Sequence[Row]) -> Contest:
     order = list(METHODS)
+    # Methods that we do not know come last; somebody may score their own.
     ranked = sorted(rows, key=lambda row: order.index(row["method"]) if row["method"] in order else len(order))
     found = []
     # The most important curve is drawn last, on top.

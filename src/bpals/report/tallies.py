@@ -122,7 +122,9 @@ def _sides(signal: pl.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], Side]
         p_median=pl.col("p_present").median(),
         **{flag: (pl.col("flag") == flag).sum() for flag in FLAGS},
     )
+    # A trust of exactly 1 belongs into the last bar.
     bar = (trust * BINS).floor().clip(0, BINS - 1).cast(pl.Int32)
+    # An unjudged label has no trust, and no bar.
     bars = signal.filter(trust.is_not_null()).group_by([*keys, bar.alias("bar")]).len()
     heights: dict[tuple[Any, ...], list[int]] = {}
     for *named, at, n in bars.iter_rows():
@@ -235,6 +237,7 @@ def subgroups(images: pl.DataFrame, signal: pl.DataFrame) -> list[Subgroup]:
 
 def wilson(flagged: float, effective_n: float) -> tuple[float, float]:
     """Give the 95 % interval of a share; it stays inside 0 and 1 and never has zero width."""
+    # Wilson's interval: the usual one has no width where nothing, or everything, is flagged.
     z2 = Z * Z / effective_n
     middle = flagged + z2 / 2
     half = math.sqrt(z2 * (flagged * (1 - flagged) + z2 / 4))
@@ -271,6 +274,7 @@ def _band(age: pl.Expr) -> pl.Expr:
 def _levels(films: pl.DataFrame, key: str, says: str) -> tuple[tuple[Level, ...], tuple[Level, ...]]:
     """Add up the groups of one division, those to draw and those too small; a patient is one cluster in each."""
     side = films.filter(pl.col("says") == says)
+    # Ages are bands already; a dataset may have dozens of views, of which the rare ones are put together.
     common = side[key].value_counts(sort=True).head(MOST_LEVELS)[key] if key != "age" else side[key].unique()
     name = pl.when(pl.col(key).is_in(common.to_list())).then(pl.col(key)).otherwise(pl.lit(OTHER))
     clusters = side.group_by(name.alias("name"), "cluster").agg(pl.col("n", "y", "e").sum())
@@ -309,6 +313,7 @@ def _sentence(what: str, levels: Sequence[Level]) -> str:
     if len(stated) < 2:
         return f"{what}: too few patients in too few groups to compare."
     most, least = max(stated, key=lambda lv: lv.share), min(stated, key=lambda lv: lv.share)
+    # Overlapping intervals are a strict test: a difference that passes it is worth a sentence.
     if most.low <= least.high:
         return f"{what}: no clear difference; the intervals overlap."
     sentence = (
@@ -318,6 +323,7 @@ def _sentence(what: str, levels: Sequence[Level]) -> str:
     )
     if most.ratio is None or least.ratio is None or least.share == 0 or least.ratio == 0:
         return sentence
+    # A group with more of the doubtful findings is doubted more often, without a worse label anywhere.
     raw, mixed = f"{most.share / least.share:.1f}", f"{most.ratio / least.ratio:.1f}"
     if raw == mixed:
         return f"{sentence} That is {raw} times as often, also with the same mix of findings."

@@ -40,6 +40,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("bpals.report"),
         autoescape=True,
+        # A name that is misspelt would otherwise print nothing, and nobody would see it.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -42,6 +42,7 @@ def share(x: float | None) -> str:
     """Write a share in percent with the digits it deserves; a little is never shown as nothing."""
     if x is None:
         return NONE
+    # 0.0 % would say that there is none.
     if 0 < x < 0.0005:
         return f"<0.1{NBSP}%"
     if 0.9995 < x < 1:
@@ -59,6 +60,7 @@ def probability(p: float | None) -> str:
     """Write a probability with two digits; what is not certain is never shown as 0 or 1."""
     if p is None:
         return NONE
+    # A trust of 0.00 would say that the label is certainly wrong.
     if 0 < p < 0.005:
         return "<0.01"
     if 0.995 < p < 1:
@@ -164,6 +166,7 @@ def provenance(run: Mapping[str, Any], dataset: Dataset) -> Provenance:
     values = tuple(_value(name, entry) for name, entry in (run.get("values") or {}).items())
     workspace = next((v.value for v in values if v.name == "workspace"), DEFAULT_WORKSPACE)
     source_inputs = (run.get("source") or {}).get("inputs") or {}
+    # A page may be made of a dataset alone, before there is a run record.
     notices = run.get("notices") or [asdict(notice) for notice in dataset.notices]
     return Provenance(
         version=str(run.get("bpals", "?")),
@@ -207,6 +210,7 @@ def rules(flags: Mapping[str, Any]) -> Rules:
     table: dict[tuple[str, ...], dict[str, str]] = {}
     for path, leaf in _leaves({key: v for key, v in flags.items() if not isinstance(v, str)}):
         table.setdefault(path[:-1], {})[path[-1]] = plain(leaf)
+    # A first word that all rows share says nothing in a table.
     shared = len(table) > 1 and len({path[:1] for path in table}) == 1
     names = [path[1:] if shared else path for path in table]
     columns = list(dict.fromkeys(column for row in table.values() for column in row))

@@ -37,6 +37,7 @@ class Placed:
         """Rank the images of each class among those of the other; there must be some of both."""
         places = order(score)
         ordered, hit = score[places], present[places]
+        # Equal scores are one step: a tie counts half, whatever the order of the rows.
         step = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
         hits = np.bincount(step, weights=hit)
         others = np.bincount(step) - hits
@@ -104,6 +105,7 @@ class Placed:
     @property
     def interval(self) -> tuple[float, float]:
         """95 %, worked out on the logit so that it stays between 0 and 1."""
+        # At 0 or 1 the logit is infinite.
         inside = min(max(self.value, 1e-6), 1 - 1e-6)
         middle = math.log(inside / (1 - inside))
         reach = NORMAL_95 * self.error / (inside * (1 - inside))
@@ -134,6 +136,7 @@ def _logistic(z: float) -> float:
 
 
 def _error(parts: Floats) -> float:
+    # n / (n - 1): with few patients the plain sum is too small.
     count = len(parts)
     return math.sqrt(float((parts**2).sum()) * count / max(count - 1, 1))
 
@@ -170,6 +173,7 @@ class Resamples:
     def of(cls, patients: NDArray[np.int64], resampling: Resampling) -> Resamples:
         """Draw as many patients as there are, with replacement, again and again."""
         known, patient = np.unique(patients, return_inverse=True)
+        # 16 bits: a thousand draws of 30,805 patients take 60 MB, not 240.
         counts = np.empty((resampling.draws, len(known)), dtype=np.uint16)
         rng = np.random.default_rng(resampling.seed)
         for draw in counts:
@@ -193,6 +197,7 @@ class Resamples:
 
     def totals(self, sums: Floats) -> Floats:
         """Add up the patients' sums, once over all patients and then over each draw: one row more than draws."""
+        # Most patients have nothing to add to a rare finding: without them the product is small.
         used = np.flatnonzero(sums.any(axis=1))
         kept = sums[used]
         step = max(1, CELLS // max(1, len(used)))

@@ -98,6 +98,7 @@ def about(
         part = asked.filter(pl.col("finding") == finding).join(held, on="image_id", how="left", maintain_order="left")
         parts.append(part.join(audited.images.select("image_id"), on="image_id", how="semi", maintain_order="left"))
     pairs = pl.concat(parts)
+    # Refused, not left out: the figure would be on other pairs than the user named.
     _refuse_self_fitted(pairs)
     return _scorable(pairs, audited.images, notices), notices
 
@@ -153,6 +154,7 @@ def _self_fitted(rows: pl.DataFrame, calibration: pl.DataFrame | None, group: Gr
         return pl.DataFrame(schema={"image_id": pl.String, "self_fitted": pl.Boolean})
     used = calibration.select("image_id", pl.col("finding").cast(pl.String))
     whole = used.filter(pl.col("finding") == group.name).select("image_id").unique()
+    # A row that was not cross-fitted has seen its own answer: to score it would be cheating.
     careless = rows.filter(~pl.col("crossfit"))
     films = pl.concat(
         [

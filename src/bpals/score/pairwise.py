@@ -144,6 +144,7 @@ def _placed(table: pl.DataFrame, names: Sequence[str]) -> dict[str, Both]:
     """Work figures out for both judges; none where too few patients have the finding, or have it not."""
     truth = table["truth"].to_numpy().astype(np.bool_)
     patients: NDArray[Any] = table["patient"].to_numpy()
+    # Patients, not images: five images of one patient are one observation.
     if min(len(np.unique(patients[truth])), len(np.unique(patients[~truth]))) < FEWEST:
         return {}
     a, b = (table[f"p_{letter}"].to_numpy() for letter in LETTERS)
@@ -189,6 +190,7 @@ def holm(rows: list[Row]) -> list[Row]:
     """Correct the p-values of the paired differences of AUROC for the number of findings, after Holm."""
     tested = sorted((row for row in rows if row["p_value"] is not None), key=lambda row: float(row["p_value"]))
     corrected: dict[str, float] = {}
+    # Holm: a corrected p-value is never below that of a smaller one.
     highest = 0.0
     for place, row in enumerate(tested):
         highest = max(highest, min(1.0, (len(tested) - place) * float(row["p_value"])))
@@ -280,6 +282,7 @@ def _ranked(pairs: Pairs) -> pl.DataFrame:
     both = pairs.answered.select("image_id", "patient", "truth", "p_a", "p_b")
     ranks = {f"rank_{letter}": (pl.col(f"p_{letter}").rank("average") - 0.5) / pl.len() for letter in LETTERS}
     share = both["truth"].mean()
+    # Both judges call equally often, or the one that says yes more often would look more sensitive.
     edge = 1 - (float(share) if isinstance(share, float) else 0.0)
     return both.with_columns(finding=pl.lit(pairs.finding), **ranks).with_columns(
         called_a=pl.col("rank_a") > edge,
@@ -365,6 +368,7 @@ def _figures(
 ) -> dict[str, Floats]:
     """One value per image for each figure; NaN where the judge has no such answer."""
     p = its["p_present"].to_numpy()
+    # Of 0 and 1 the logit is infinite.
     kept = np.clip(p, SMALLEST, 1 - SMALLEST)
     evidence = np.log(kept / (1 - kept))
     without = offset or (np.nan, np.nan)

@@ -65,6 +65,7 @@ def readers(
     judged, notices = _against_the_others(reads)
     pairs, more = about(judged, audited, groups, baselines=False)
     notices += more
+    # One set of draws for all readers, so that reader and signal are compared on the same patients.
     everyone = Resamples.of(pairs["patient"].to_numpy(), resampling)
     finding, reader = pairs["finding"].to_numpy(), pairs["reader"].to_numpy()
     rows = []
@@ -116,6 +117,7 @@ def _tally(pairs: pl.DataFrame, weights: Floats | None) -> Tally:
     flag = (pairs["claimed"] != pairs["read"]).to_numpy()
     heavy = np.ones((1, pairs.height)) if weights is None else weights
     flags = heavy @ flag.astype(np.float64)
+    # Rounded, because a sum taken in another order must not break a tie.
     signal = Curve.of(np.round(1.0 - pairs["trust"].to_numpy(), 12), error, heavy)
     return Tally(flags, signal.errors, heavy @ (flag & error).astype(np.float64), signal.caught(flags))
 

@@ -94,6 +94,7 @@ def scorecard(
     `pairs` is what `opinions.about` gives, with the column `present`: the truth. The second list is the reliability
     curve of the trust.
     """
+    # One set of draws for every finding and method, so that differences are paired.
     resamples = Resamples.of(pairs["patient"].to_numpy(), resampling)
     rows: list[Row] = []
     curves: list[Row] = []
@@ -122,6 +123,7 @@ def _score(key: Row, pairs: pl.DataFrame, resamples: Resamples) -> list[Row]:
     """The rows of one part: the figure on the pairs themselves, and its interval over the draws."""
     error = (pairs["claimed"] != pairs["present"]).to_numpy()
     methods = suspicions(pairs)
+    # With no error, or nothing but errors, there is no ranking to score.
     ranked = 0 < error.sum() < len(error)
     points = {method: _figures(scores, error) for method, scores in methods.items()} if ranked else {}
     draws = _drawn(methods, error, resamples) if ranked else {}
@@ -131,6 +133,7 @@ def _score(key: Row, pairs: pl.DataFrame, resamples: Resamples) -> list[Row]:
         for figure in FIGURES:
             row |= _spread(figure, points.get(method), draws.get(method))
         row |= dict.fromkeys(("ap_gain", "ap_gain_low", "ap_gain_high"))
+        # Paired on the same draws: two intervals that overlap may still hide a clear difference.
         if ranked and method != "bpals":
             low, high = interval(draws["bpals"]["error_ap"] - draws[method]["error_ap"])
             gain = float(points["bpals"]["error_ap"][0] - points[method]["error_ap"][0])

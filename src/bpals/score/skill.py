@@ -60,6 +60,7 @@ class Yardstick:
 
     def measure(self, scores: Scores) -> pl.DataFrame:
         """Give the skill of one judge, one row per finding."""
+        # Sorting a column of 112,120 scores releases the interpreter's lock, so threads pay.
         with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
             rows = list(hands.map(lambda column: self._finding(scores, column), range(len(scores.findings))))
         return pl.DataFrame(rows, schema=SKILL, orient="row")
@@ -81,6 +82,7 @@ class Yardstick:
 
     def _enough(self, films: Ints, present: NDArray[np.bool_]) -> bool:
         who = self.patient[films]
+        # A patient may have images with the finding and without it, and then counts on both sides.
         having = np.bincount(who, weights=present)
         sides = (having > 0, np.bincount(who) > having)
         return all(np.count_nonzero(side) >= FEWEST_PATIENTS for side in sides)

@@ -1,11 +1,11 @@
-"""Two judges of a workspace compared: what `bpals judge compare` prints, in one call.
+"""`bpals judge compare`: two judges of a workspace compared, in one call.
 
 found = compare("qwen", "chexnet", workspace="audit", reference="four-findings=expert")
-found.judges        who they are, what became of their questions, what they cost
+found.judges        their cards, their questions by outcome, their cost
 found.quality       each against the labels and against experts, with paired differences
-found.dependence    how often they call alike, and are wrong together
-found.behaviour     yes-rate, polarity, reliance on the film
-found.films         every film that both judged, the one on which they differ most first
+found.dependence    how often they call alike, and how often they err together
+found.behaviour     yes-rate, polarity, reliance on the image
+found.films         every image that both judged, the one on which they differ most first
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from bpals.score.pairwise import Pairs, Row, behaviour, dependence, join, qualit
 from bpals.store.files import commit
 from bpals.store.workspace import Workspace
 from bpals.tasks.image_access import LISTING
-from bpals.tasks.judge_card import Labels, Witness, experts_of, labels_of, witness_of
+from bpals.tasks.judge_card import JudgeRecord, Labels, experts_of, judge_of, labels_of
 from bpals.tasks.score import reference_names
 from bpals.text import several
 from bpals.types import Film, Notice, Reference
 from bpals.version import VERSION
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and how much of the whole comparison is behind."""
+"""Called with the present step and the share of the comparison that is done."""
 
 LABELS = "labels"
-"""The yardstick that every dataset has; what it gives is agreement, not quality."""
+"""The yardstick that every dataset has; against it a figure means agreement, not quality."""
 SHOWN = 12
-"""Films shown on the page, and patients listed."""
+"""Images shown on the page, and patients listed."""
 SIDE_PX = 320
-"""Of a film on the page."""
+"""Of an image on the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,25 +55,25 @@ class Comparison:
     a: str
     b: str
     judges: list[Row]
-    """One row a judge: its card, its questions by outcome, its cost and its drift, null where they are not known."""
+    """One row per judge: its card, its questions by outcome, its cost and its drift, null where unknown."""
     common: Row
-    """The films, patients and pairs that both were asked about, and the pairs that both answered."""
+    """The images, patients and pairs that both were asked about, and the pairs that both answered."""
     quality: list[Row]
-    """One row a yardstick and finding, and their mean."""
+    """One row per yardstick and finding, and their mean."""
     dependence: list[Row]
     behaviour: list[Row]
-    """One row a judge and finding, and their mean."""
+    """One row per judge and finding, and their mean."""
     gaps: Mapping[str, float]
-    """The mean gap between the ranks that the two give a film, finding by finding."""
+    """The mean gap between the ranks that the two give an image, finding by finding."""
     films: pl.DataFrame
-    """Every film that both judged, with the finding on which their ranks differ most, the widest gap first."""
+    """Every image that both judged, with the finding on which their ranks differ most, the widest gap first."""
     patients: pl.DataFrame
     """The patients on whom they differ most."""
     notes: list[Notice] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Write it out for a program, with the first films only."""
+        """Write it out for a program, with the first images only."""
         tables = ("a", "b", "judges", "common", "quality", "dependence", "behaviour", "gaps", "meta")
         return {
             **{name: getattr(self, name) for name in tables},
@@ -84,25 +84,25 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Beside:
-    """Two judges on the same films, with every yardstick."""
+class _JudgesOnImages:
+    """Two judges on the same images, with every yardstick."""
 
-    judges: tuple[Witness, Witness]
+    judges: tuple[JudgeRecord, JudgeRecord]
     labels: Labels
     references: Mapping[str, Reference]
     films: pl.DataFrame
     pairs: Mapping[str, list[Pairs]]
-    """Yardstick -> the pairs of each finding that it knows; the labels come first, and know what they do not know."""
+    """Yardstick -> the pairs of each finding that it knows; the labels come first."""
 
     @property
     def notes(self) -> list[Notice]:
-        """What was passed over, counted."""
+        """What was left out, counted."""
         known = self.labels.images.select("image_id")
         found = []
         for judge in self.judges:
             strange = judge.answers.join(known, on="image_id", how="anti")["image_id"].n_unique()
-            films = several(strange, "film")
-            words = f"{judge.name} was asked about {films} that the dataset does not have: passed over"
+            images = several(strange, "image")
+            words = f"{judge.name} was asked about {images} that the dataset does not have: left out"
             found += [Notice(code="foreign_films", count=strange, message=words)] if strange else []
         return found + [note for reference in self.references.values() for note in reference.notices]
 
@@ -119,7 +119,7 @@ class _Beside:
         }
 
     def behaviour(self, resampling: Resampling, resamples: Resamples) -> list[Row]:
-        """Say how each answers."""
+        """Say how each judge answers, whatever the truth."""
         draw = np.random.default_rng([resampling.seed, 1])
         findings = self.labels.vocabulary.findings
         return [row for judge in self.judges for row in behaviour(judge.side, findings, self.films, resamples, draw)]
@@ -150,7 +150,7 @@ def compare(
     resampling: Resampling | None = None,
     progress: Progress = lambda _what, _share: None,
 ) -> Comparison:
-    """Compare two sealed judges on the pairs that both were asked; `record` is the audit's own judge."""
+    """Compare two finished judges on the pairs that both were asked; `record` is the metadata judge of the audit."""
     if a == b:
         raise UsageError(f"{a} beside itself shows nothing. Name two judges: bpals judge compare {a} OTHER")
     drawn = resampling or Resampling()
@@ -185,7 +185,7 @@ def compare(
 def comparison_page(
     found: Comparison, *, workspace: str | os.PathLike[str] = "audit", images: str | os.PathLike[str] | None = None
 ) -> str:
-    """Write the comparison as one HTML page, with the films on which the two differ most of those that are at hand."""
+    """Write the comparison as one HTML page, with the images at hand on which the two differ most."""
     widest = found.films.with_row_index("place", offset=1)
     here = _shown(widest["image_id"].to_list(), Workspace(workspace), images)
     chosen = widest.filter(pl.col("image_id").is_in(list(here))) if here else widest.head(SHOWN)
@@ -194,7 +194,7 @@ def comparison_page(
 
 
 def _shown(image_ids: Sequence[str], home: Workspace, images: str | os.PathLike[str] | None) -> dict[str, bytes | str]:
-    """Read the first films that are at hand, each as a PNG, or why it cannot be shown."""
+    """Read the first images that are at hand, each as a PNG, or why it cannot be shown."""
     path = images or home.remembered("images")
     if path is None:
         return {}
@@ -208,16 +208,16 @@ def _shown(image_ids: Sequence[str], home: Workspace, images: str | os.PathLike[
         return {image_id: film.png if isinstance(film, Film) else film.message for image_id, film in reading}
 
 
-def _lay(home: Workspace, names: tuple[str, str], specs: Sequence[str], split: str) -> _Beside:
+def _lay(home: Workspace, names: tuple[str, str], specs: Sequence[str], split: str) -> _JudgesOnImages:
     """Lay two judges side by side on the pairs that both were asked."""
-    judges = witness_of(home, names[0]), witness_of(home, names[1])
+    judges = judge_of(home, names[0]), judge_of(home, names[1])
     labels = labels_of(home)
     loaded = dict(zip(reference_names(specs), [experts_of(spec, labels, split) for spec in specs], strict=True))
     films = labels.films_of(judges)
     if films.is_empty():
         first = judges[0].answers["image_id"].head(1).to_list()
         raise UsageError(
-            f"none of the films that {' and '.join(names)} judged (first: {', '.join(first) or 'none'}) is in "
+            f"none of the images that {' and '.join(names)} judged (first: {', '.join(first) or 'none'}) is in "
             f"{labels.title}. Name the workspace of their dataset with --workspace DIR"
         )
     a, b = (judge.side for judge in judges)
@@ -228,24 +228,24 @@ def _lay(home: Workspace, names: tuple[str, str], specs: Sequence[str], split: s
             continue
         if name == LABELS:
             raise UsageError(
-                f"{a.name} and {b.name} have no pair in common: they were asked about other films or findings. "
+                f"{a.name} and {b.name} have no pair in common: they were asked about other images or findings. "
                 f"Ask both about the same: bpals judge run SPEC --name {b.name}"
             )
         read = loaded[name].truth["image_id"]
         raise TruthError(
-            f"of {several(read.n_unique(), 'film')} of {name} none was judged by both {a.name} and {b.name} "
-            f"(first: {read[0]}). Name a reference on their films, or leave --reference out"
+            f"of {several(read.n_unique(), 'image')} of {name} none was judged by both {a.name} and {b.name} "
+            f"(first: {read[0]}). Name a reference on their images, or leave --reference out"
         )
-    return _Beside(judges=judges, labels=labels, references=loaded, films=films, pairs=pairs)
+    return _JudgesOnImages(judges=judges, labels=labels, references=loaded, films=films, pairs=pairs)
 
 
 def _claimed(labels: Labels, films: pl.DataFrame) -> list[tuple[Group, pl.DataFrame]]:
-    """Give what the dataset claims of each film, finding by finding; null where it is silent or uncertain."""
+    """Give the labels of each image, finding by finding; null where there is none or it is uncertain."""
     truth = {"present": True, "absent": False, "uncertain": None}
-    said = labels.claims.with_columns(
+    known = labels.claims.with_columns(
         truth=pl.col("says").cast(pl.String).replace_strict(truth, return_dtype=pl.Boolean)
     )
-    parts = said.partition_by("finding", as_dict=True)
+    parts = known.partition_by("finding", as_dict=True)
     where = films.select("image_id", "patient")
     return [
         (
@@ -259,7 +259,7 @@ def _claimed(labels: Labels, films: pl.DataFrame) -> list[tuple[Group, pl.DataFr
 
 
 def _read(reference: Reference, films: pl.DataFrame) -> list[tuple[Group, pl.DataFrame]]:
-    """Give what experts say, finding by finding or group by group."""
+    """Give the experts' truth, finding by finding or group by group."""
     groups = {group.name: group for group in reference.groups}
     truth = reference.truth.join(films, on="image_id", how="inner", maintain_order="left")
     return [
@@ -271,7 +271,9 @@ def _read(reference: Reference, films: pl.DataFrame) -> list[tuple[Group, pl.Dat
     ]
 
 
-def _meta(workspace: str, beside: _Beside, specs: Sequence[str], split: str, resampling: Resampling) -> dict[str, Any]:
+def _meta(
+    workspace: str, beside: _JudgesOnImages, specs: Sequence[str], split: str, resampling: Resampling
+) -> dict[str, Any]:
     """Say how it was made, so that it can be made again."""
     words = ["bpals", "judge", "compare", *(judge.name for judge in beside.judges), "--workspace", workspace]
     words += [word for spec in specs for word in ("--reference", spec)] + (["--split", split] if specs else [])

@@ -1,8 +1,8 @@
-"""The demo: 120 drawn films of 72 patients, labels that are sometimes wrong, two judges, one audit.
+"""The demo: 120 drawn images of 72 patients, labels that are sometimes wrong, two judges, one audit.
 
-Nothing in it is real. The films are phantoms (`images/phantom.py`), so what is on them is known; the labels were copied
-from that with mistakes, and so were the answers of the two image judges. The record judge is not heard: it would have
-to learn from 120 films, and its guesses would drown what the others see.
+Nothing in it is real. The images are phantoms (`images/phantom.py`), so the truth is known; labels and answers of the
+two image judges are that truth with mistakes. The metadata judge takes no part: it would have to learn from 120
+images, and its guesses would drown what the others see.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Progress = Callable[[str, float], None]
 
 PATIENTS, FILMS = 72, 120
 AFFLICTED = 14
-"""Patients of each finding: with fewer than ten on a side a judge is not heeded."""
+"""Patients of each finding: with fewer than ten on a side a judge has no signal."""
 MISSED, INVENTED = 0.1, 0.03
-"""Of what is there, how much the labels leave out; of what is not there, how much they claim."""
+"""The share of presences that the labels miss, and of absences that they label present."""
 JUDGES: Mapping[str, float] = {"made-up-judge": 1.8, "made-up-second": 2.2}
-"""Name -> how far its answers stray, in logits."""
+"""Name -> the standard deviation of its error, in logits."""
 DEEP_EVERY = 5
-"""One film in so many has 16 bits."""
+"""One image in so many has 16 bits."""
 MAPPING = f"""\
 name = "demo"
 title = "The demo: drawn films"
@@ -65,7 +65,7 @@ class Demo:
 
 
 def make_demo(workspace: str | os.PathLike[str] = "demo", *, progress: Progress = lambda _what, _share: None) -> Demo:
-    """Draw the films, make up labels and a judge's answers, and audit them; a demo that is there is kept."""
+    """Draw the images, make up labels and judges' answers, and audit them; an existing demo is kept."""
     home = Path(workspace)
     demo = Demo(workspace=home, images=home / "films")
     if (home / RUN).exists():
@@ -73,16 +73,16 @@ def make_demo(workspace: str | os.PathLike[str] = "demo", *, progress: Progress 
     labels, truth, answers = _made_up(np.random.default_rng(8))
     demo.images.mkdir(parents=True, exist_ok=True)
     for number, (film, has) in enumerate(truth.items()):
-        progress("drawing films", 0.8 * number / FILMS)
+        progress("drawing images", 0.8 * number / FILMS)
         bits = 8 if number % DEEP_EVERY else 16
         write_durably(demo.images / film, draw_phantom(has, seed=number, bits=bits))
     table, mapping = home / "labels.csv", home / "labels.toml"
     labels.write_csv(table)
     mapping.write_text(MAPPING, encoding="utf-8")
     source = f"table:{table}"
-    for judge, said in answers.items():
+    for judge, scores_table in answers.items():
         scores = home / f"{judge}.csv"
-        said.write_csv(scores)
+        scores_table.write_csv(scores)
         run_judge(f"table:{scores}", workspace=home, order=Order(name=judge, source=source, mapping=str(mapping)))
     audit(
         source,
@@ -95,7 +95,7 @@ def make_demo(workspace: str | os.PathLike[str] = "demo", *, progress: Progress 
 
 
 def _made_up(draw: np.random.Generator) -> tuple[pl.DataFrame, dict[str, list[str]], dict[str, pl.DataFrame]]:
-    """Make up who has what, what the labels say of it, and what each judge answers."""
+    """Make up the truth, the labels and the answers of each judge."""
     patient = np.sort(np.append(np.arange(PATIENTS), draw.integers(0, PATIENTS, FILMS - PATIENTS)))
     visit = np.arange(FILMS) - np.searchsorted(patient, patient)
     names = [f"{one:03}_{at}.png" for one, at in zip(patient, visit, strict=True)]

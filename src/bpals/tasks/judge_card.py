@@ -1,4 +1,4 @@
-"""A judge of a workspace with all that it said, the labels it is held against, and its card: `bpals judge card`."""
+"""`bpals judge card`: a judge of a workspace with its answers, its card, and its skill against labels or experts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NOT_ON_A_CARD = ("skill", "effective_weight", "counts", "sealed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
-    """A judge of the workspace, with all that it said."""
+class JudgeRecord:
+    """A judge of the workspace, with all its answers."""
 
     name: str
     answers: pl.DataFrame
@@ -36,13 +36,13 @@ class Witness:
 
     @property
     def side(self) -> Side:
-        """It as one of two; a subject with one polarity only has no answer without a film."""
+        """This judge as one of two; a subject with one polarity only has no answer without an image."""
         offsets = {subject: both for subject, both in (self.record.get("offsets") or {}).items() if None not in both}
         return Side.of(self.name, self.answers, offsets)
 
     @property
     def row(self) -> Row:
-        """Who it is, what became of its questions, what that cost, and whether it still says the same."""
+        """Its card, its questions by outcome, their cost, and its drift."""
         counted = dict(self.answers["outcome"].cast(pl.String).value_counts().iter_rows())
         return {
             "judge": self.name,
@@ -57,15 +57,15 @@ class Witness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What the dataset says."""
+    """The labels of the dataset."""
 
     title: str
     vocabulary: Vocabulary
     claims: pl.DataFrame
     images: pl.DataFrame
 
-    def films_of(self, judges: Sequence[Witness]) -> pl.DataFrame:
-        """Give the films that a judge was asked about: image_id, patient (a number from 0), name (of the patient)."""
+    def films_of(self, judges: Sequence[JudgeRecord]) -> pl.DataFrame:
+        """Give the images that a judge was asked about: image_id, patient (a number from 0), name (of the patient)."""
         asked = pl.concat([judge.answers.select("image_id").unique() for judge in judges])
         named = self.images.select("image_id", name=patients(self.images)).join(asked, on="image_id", how="semi")
         return named.with_columns(patient=pl.col("name").rank("dense").cast(pl.Int64) - 1)
@@ -80,7 +80,7 @@ def card_of(
 ) -> dict[str, Any]:
     """Give a judge's card, its questions by outcome, its cost and drift, and its AUROC of each finding: `skill`."""
     home = Workspace(workspace)
-    judge, labels = witness_of(home, name), labels_of(home)
+    judge, labels = judge_of(home, name), labels_of(home)
     experts = None if reference is None else experts_of(reference, labels, split)
     found = skill(judge.answers, labels.claims, labels.images, experts)
     asked = dict(judge.answers.filter(pl.col("outcome") != "unsupported")["finding"].value_counts().iter_rows())
@@ -88,17 +88,17 @@ def card_of(
     return {**judge.row, "skill": rows}
 
 
-def witness_of(home: Workspace, name: str) -> Witness:
+def judge_of(home: Workspace, name: str) -> JudgeRecord:
     """Open a judge by its name; the record judge's answers are those of the audit."""
     if name != RECORD_JUDGE:
         sealed = home.judge(name)
-        return Witness(name=name, answers=sealed.answers(), card=sealed.card, record=sealed.record)
+        return JudgeRecord(name=name, answers=sealed.answers(), card=sealed.card, record=sealed.record)
     audit = home.open()
     missing = [pl.lit(None, pl.Float64).alias(column) for column in ("logit_present", "logit_absent", "mass")]
     answers = audit.table(f"judgments/{RECORD_JUDGE}.parquet").with_columns(missing)
     entry: Mapping[str, Any] = next((entry for entry in audit.run["judges"] if entry["judge"] == name), {})
     card = {key: value for key, value in entry.items() if key not in NOT_ON_A_CARD}
-    return Witness(name=name, answers=answers, card=card, record={})
+    return JudgeRecord(name=name, answers=answers, card=card, record={})
 
 
 def labels_of(home: Workspace) -> Labels:

@@ -1,8 +1,6 @@
-"""How far each judge of a workspace is: what `bpals judge status` prints.
+"""`bpals judge status`: how far each judge of a workspace is.
 
-It is read from the ledger, from what probes have seen, and from the sealed tables.
-
-It may be asked while a run goes on in another process, and after one was killed.
+It reads the ledger, the features of probes and the finished tables, also while a run goes on in another process.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from bpals.types import OUTCOME
 def status_of(
     workspace: str | os.PathLike[str] = "audit", judge: str | None = None, *, ledger: str | None = None
 ) -> list[dict[str, Any]]:
-    """Say how far each judge is that was asked here, or whose scores were read here; or one of them."""
+    """Give the status of each judge that was asked here or whose scores were read here, or of one of them."""
     rows = [*asked_status(workspace, ledger=ledger), *looking_status(workspace)]
     asked = {row["judge"] for row in rows}
     rows += [_read(sealed) for sealed in Workspace(workspace).judges() if sealed.name not in asked]
@@ -37,7 +35,7 @@ def status_of(
 
 
 def asked_status(workspace: str | os.PathLike[str] = "audit", *, ledger: str | None = None) -> list[dict[str, Any]]:
-    """Say how far each judge is that was asked here; none where there is no ledger."""
+    """Give the status of each judge that was asked here; none where there is no ledger."""
     address = ledger_of(Workspace(workspace), ledger)
     if not is_there(address):
         return []
@@ -51,11 +49,11 @@ _STATES = {
     (False, False): "unfinished",
     (False, True): "looked at",
 }
-"""Whether somebody is at work, and whether all films were seen -> how far a probe is."""
+"""(a run is at work, all images are seen) -> the state of a probe."""
 
 
 def looking_status(workspace: str | os.PathLike[str] = "audit") -> list[dict[str, Any]]:
-    """Say how far each probe is that has looked at films, and has not learnt from all of them yet."""
+    """Give the status of each probe that has seen images and is not fitted on all of them yet."""
     home = Workspace(workspace)
     rows = []
     for probe in begun(home.path):
@@ -84,14 +82,14 @@ def _next(probe: Begun, home: Workspace) -> str:
 
 
 def _read(sealed: FinishedJudge) -> dict[str, Any]:
-    """Say the same of a judge whose scores were computed elsewhere."""
+    """Give the status of a judge whose scores were computed elsewhere."""
     films = sealed.answers("image_id")["image_id"].n_unique()
     state = "read from a table" if sealed.card.get("engine") == "table of scores" else "sealed"
     return _unasked(sealed.name, state, sealed.record["counts"]) | {"films": films, "films_all": films}
 
 
 def _unasked(name: str, state: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Say that a judge was never asked question by question, and cost nothing here."""
+    """Give the status of a judge that was never asked question by question, and so cost nothing here."""
     outcomes = {outcome: int(counts.get(outcome, 0)) for outcome in OUTCOME.categories}
     return {
         "judge": name,
@@ -115,19 +113,17 @@ def _unasked(name: str, state: str, counts: Mapping[str, Any]) -> dict[str, Any]
 
 
 def end_killed(ledger: Ledger, shard: str = "") -> None:
-    """Write down which runs were killed; whoever calls this holds the lock, so that none of them can be alive.
-
-    On PostgreSQL the lock is that of a shard, and those of the other shards may be.
-    """
+    """Mark runs that were killed; the caller holds the lock, so none of them can be alive."""
     for card in ledger.cards():
         for run in ledger.runs(card["judge_id"]):
+            # On PostgreSQL the lock is that of one shard: runs of the other shards may be alive.
             ours = ledger.dialect == "sqlite" or run["plan"].get("shard", "") == shard
             if run["state"] == "running" and ours:
                 ledger.end(run["run_id"], "killed", run["counts"])
 
 
 def _status(ledger: Ledger, name: str) -> dict[str, Any]:
-    """Say how far a judge is; the pace is that of its latest run."""
+    """Give the status of a judge; the pace is that of its latest run."""
     judge_id = ledger.judge_id(name)
     counts = ledger.counts(judge_id)
     last: dict[str, Any] = next(reversed(ledger.runs(judge_id)), {})
@@ -136,7 +132,7 @@ def _status(ledger: Ledger, name: str) -> dict[str, Any]:
     seconds = _seconds_between(last.get("began"), counts["latest"])
     films_per_s = (counts["films"] - int(plan.get("films_before", 0))) / seconds if seconds else 0.0
     state, left, tokens = _state(ledger, last), wanted - counts["films"], counts["tokens"]
-    if state == "done" and left:  # its controls are, and its films are not begun
+    if state == "done" and left:  # its controls are done, and its images are not begun
         state = "running" if ledger.busy() else "unfinished"
     return {
         "judge": name,

@@ -1,4 +1,4 @@
-"""The record of a run: what `run.json` says of what an audit or a lesson read, decided and replaced."""
+"""The record of a run: what `run.json` says about what an audit read, decided and replaced."""
 
 from __future__ import annotations
 
@@ -27,31 +27,29 @@ def history(home: Workspace) -> list[dict[str, Any]]:
         return []
     read = run.get("reviews") or {}
     reads = {"reads": read.get("reads", 0), "inputs": read.get("inputs", {})}
-    taught = {"lesson": run["lesson"]} if "lesson" in run else {}
+    learned = {"lesson": run["lesson"]} if "lesson" in run else {}
     made = {"version": run["files"][SIGNAL]["sha256"], "command": run["command"], "bpals": run["bpals"]}
-    return [*run.get("history", []), {**made, **reads, **taught}]
+    return [*run.get("history", []), {**made, **reads, **learned}]
 
 
 def left_out(home: Workspace, use: Mapping[str, Any]) -> list[Notice]:
-    """Name what experts said that the audit before heard, and this one does not: nobody is to lose it unawares."""
+    """Name the expert files that the audit before this one used: dropping them by accident would go unnoticed."""
     values = _before(home).get("values", {})
-    heard = {name: values.get(name, {}).get("value") for name in ("calibrate", "reviews", "refit")}
+    used = {name: values.get(name, {}).get("value") for name in ("calibrate", "reviews", "refit")}
     gone = [
         f"--{name} {each}"
-        for name, value in heard.items()
+        for name, value in used.items()
         if value is not None and use[name] is None
         for each in ([value] if isinstance(value, str) else value)
     ]
     if not gone:
         return []
-    message = (
-        f"the audit before this one heard experts, and this one does not. To hear them again, add: {' '.join(gone)}"
-    )
+    message = f"the audit before this one used experts, and this one does not. To use them again, add: {' '.join(gone)}"
     return [Notice(code="experts_left_out", count=len(gone), message=message)]
 
 
 def _before(home: Workspace) -> Mapping[str, Any]:
-    """Read what was written down of the audit that is here; nothing where there is none, or none that can be read."""
+    """Read the run record of the audit that is here; empty where there is none that can be read."""
     try:
         return home.run
     except WorkspaceError:
@@ -68,8 +66,8 @@ def described(
     """Write down what was read and decided."""
     head, dirty = commit()
     calibration, reference = None, experts.reference
-    taught = reference or experts.reviews
-    if taught is not None and signal.calibration is not None and signal.findings:
+    fitted_on = reference or experts.reviews
+    if fitted_on is not None and signal.calibration is not None and signal.findings:
         calibration = {
             "reference": "reviews" if reference is None else reference.kind,
             "split": values["reviews_split" if reference is None else "calibrate_split"]["value"],
@@ -77,11 +75,11 @@ def described(
             "crossfit": "by patient",
             "findings": {name: dict(fit) for name, fit in signal.findings.items()},
             "members": _members(dataset, experts, signal),
-            "inputs": dict(taught.inputs),
+            "inputs": dict(fitted_on.inputs),
             "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
         }
-    untaught = [*_unfitted(reference, signal), *_unshifted(experts.random_sample, signal), *_unlearnt(signal)]
-    notices = [*dataset.notices, *experts.notices, *untaught, *noticed]
+    unfitted = [*_unfitted(reference, signal), *_unshifted(experts.random_sample, signal), *_unlearnt(signal)]
+    notices = [*dataset.notices, *experts.notices, *unfitted, *noticed]
     return {
         "bpals": VERSION,
         "command": "bpals audit",
@@ -104,13 +102,13 @@ def described(
 
 
 def _members(dataset: Dataset, experts: Experts, signal: Signal) -> dict[str, str]:
-    """Name the findings that follow a fitted group: nobody read them apart, so nothing is certified of them."""
+    """Name the findings that follow a fitted group: experts did not read them apart, so none is certified."""
     fitted = [group for group in experts.groups_within(dataset.vocabulary) if group.name in signal.findings]
     return {member: group.name for group in fitted for member in group.members if member not in signal.findings}
 
 
 def _reviews_entry(reviews: Reviews | None, split: str, signal: Signal) -> dict[str, Any] | None:
-    """Write down the single reads that were used, and what they taught."""
+    """Write down the single reads that were used, and what was fitted on them."""
     if reviews is None:
         return None
     return {
@@ -145,7 +143,7 @@ def _refit_entry(sample: Reference | None, split: str, signal: Signal) -> dict[s
 
 
 def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
-    """Say of which findings the expert labels could fit nothing: all of them say the same, or no judge answered."""
+    """Say for which findings the expert labels could fit nothing: all say the same, or no judge answered."""
     if reference is None:
         return [
             Notice(
@@ -193,7 +191,7 @@ def _too_few(errors: int) -> str:
 
 
 def _unlearnt(signal: Signal) -> list[Notice]:
-    """Say that the single reads were too few to teach where readers split."""
+    """Say that the single reads were too few to learn where readers split."""
     told = signal.hardness
     if not told or told.get("findings"):
         return []

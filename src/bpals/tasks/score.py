@@ -1,10 +1,10 @@
-"""The scorecard of a workspace: what `bpals score` prints, in one call.
+"""`bpals score`: the scorecard of a workspace, in one call.
 
 card = scorecard("audit", reference="four-findings=expert", split="test")
-card.rows           one row a finding, kind of claim and method
+card.rows           one row per finding, kind of label and method
 card.frame          the same as a Polars frame
-card.reliability    how often a claim of a given trust was right
-card.agreement      how far readers agree with one another, with the label, the signal and the judges
+card.reliability    how often a label of a given trust was right
+card.agreement      how far readers agree with each other, the label, the signal and the judges
 card.notes          what was left out, counted
 """
 
@@ -60,7 +60,7 @@ def concordance(
 
 
 def unlike_films(reads: pl.DataFrame, audited: Audited) -> list[Notice]:
-    """Say that judges answered different films of those that were read: their agreement does not compare."""
+    """Say that the judges answered about different images of those that were read: their rows do not compare."""
     read = set(reads["image_id"]) & set(audited.images["image_id"])
     given = {"record": audited.judgments} if audited.judgments.height else {}
     answered = {
@@ -71,16 +71,16 @@ def unlike_films(reads: pl.DataFrame, audited: Audited) -> list[Notice]:
     if not unlike or len(answered) == 1:
         return []
     counts = ", ".join(f"{name} {len(films):,}" for name, films in answered.items())
-    films_read = several(len(read), "film that was", "films that were")
+    films_read = several(len(read), "image that was", "images that were")
     message = (
-        f"of the {films_read} read the judges answered different ones ({counts}); each is held "
-        "against readers on its own films, so their rows do not compare. Type: --only-judged"
+        f"of the {films_read} read the judges answered different ones ({counts}); each is compared "
+        "with readers on its own images, so their rows do not compare. Type: --only-judged"
     )
     return [Notice(code="unlike_films", count=unlike, message=message)]
 
 
 def _of_read_films(audited: Audited, reads: pl.DataFrame) -> Audited:
-    """Keep what the audit holds of films that were read."""
+    """Keep the rows of images that were read."""
     read = reads.select("image_id").unique()
 
     def of(table: pl.DataFrame) -> pl.DataFrame:
@@ -99,7 +99,7 @@ def _of_read_films(audited: Audited, reads: pl.DataFrame) -> Audited:
 def _machines(
     most: pl.DataFrame, audited: Audited, judges: Mapping[str, pl.DataFrame], groups: Sequence[Group]
 ) -> pl.DataFrame:
-    """Make readers of the label, the signal, the record judge and the image judges."""
+    """Make readers of the label, the signal, the metadata judge and the image judges."""
     named = {group.name: group for group in groups}
     parts = []
     for finding in most["finding"].unique(maintain_order=True):
@@ -112,22 +112,22 @@ def _machines(
         given = pl.when(pl.col("says") == "present").then("trust").otherwise(1 - pl.col("trust"))
         parts.append(_as_reads(asked, _calls(asked, held.select("image_id", p=given)), SIGNAL))
         for name, answers in {"record": audited.judgments, **judges}.items():
-            said = opinions(replace(audited, judgments=answers), group).select("image_id", p="p_judge")
-            parts.append(_as_reads(asked, _calls(asked, said), name))
+            answered = opinions(replace(audited, judgments=answers), group).select("image_id", p="p_judge")
+            parts.append(_as_reads(asked, _calls(asked, answered), name))
     return pl.concat(parts) if parts else most
 
 
 def _calls(asked: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:
-    """Call the finding on as many of the films as most readers do."""
+    """Call the finding on as many of the images as most readers do."""
     both = asked.select("image_id", "verdict").join(given.drop_nulls("p"), on="image_id", maintain_order="left")
     yes = called(both["p"].to_numpy(), int((both["verdict"] == "present").sum()))
     words = pl.Series(["absent", "present"]).gather(yes.astype("int64"))
     return both.select("image_id", verdict=words)
 
 
-def _as_reads(asked: pl.DataFrame, said: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Lay out what a machine says as reads of it."""
-    read = asked.select("image_id", "finding").join(said, on="image_id", maintain_order="left")
+def _as_reads(asked: pl.DataFrame, verdict: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Lay out verdicts of a machine as reads."""
+    read = asked.select("image_id", "finding").join(verdict, on="image_id", maintain_order="left")
     return read.select("image_id", "finding", reader=pl.lit(name), verdict="verdict")
 
 
@@ -140,15 +140,15 @@ class Scorecard:
     """How well a signal finds the labels that experts reject."""
 
     rows: list[Row] = field(default_factory=list)
-    """One row a reference, finding, kind of claim and method."""
+    """One row per reference, finding, kind of label and method."""
     boxes: list[Row] = field(default_factory=list)
-    """The trust of boxed presences against other presences, one row a finding."""
+    """The trust of boxed presences against other presences, one row per finding."""
     readers: list[Row] = field(default_factory=list)
-    """Single readers beside the signal, one row a finding and reader."""
+    """Single readers beside the signal, one row per finding and reader."""
     agreement: list[Row] = field(default_factory=list)
-    """Readers together, one row a finding; then two beside each other, one row a `first`, `second` and finding."""
+    """All readers, one row per finding; then two beside each other, one row per `first`, `second` and finding."""
     reliability: list[Row] = field(default_factory=list)
-    """One curve a reference and finding."""
+    """One curve per reference and finding."""
     notes: list[Notice] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
 
@@ -171,7 +171,7 @@ def scorecard(  # noqa: PLR0913  an option of the command is a parameter
 ) -> Scorecard:
     """Score the signal of a workspace against expert labels, and against single readers.
 
-    `only_judged` keeps to the films that every image judge of the audit answered, so that each has a row of its own.
+    `only_judged` keeps to the images that every image judge of the audit answered, so that each has its own row.
     """
     specs = [reference] if isinstance(reference, str) else list(reference)
     if not specs and readers is None:
@@ -235,28 +235,28 @@ def _load(spec: str, vocabulary: Vocabulary, split: str, min_readers: int | None
 
 
 def _judged(reference: Reference, audited: Audited) -> Reference:
-    """Keep the labels of films of which every image judge answered something."""
+    """Keep the expert labels of images about which every image judge answered."""
     truth, notices = _on_judged_films(reference.truth, audited, reference.kind, "pair")
     return replace(reference, truth=truth, notices=(*reference.notices, *notices))
 
 
 def _judged_reads(reviews: Reviews, audited: Audited) -> Reviews:
-    """Keep the reads of such films."""
+    """Keep the reads of such images."""
     table, notices = _on_judged_films(reviews.table, audited, ", ".join(reviews.inputs), "read")
     return replace(reviews, table=table, notices=(*reviews.notices, *notices))
 
 
 def _on_judged_films(table: pl.DataFrame, audited: Audited, name: str, row: str) -> tuple[pl.DataFrame, list[Notice]]:
-    """Keep the rows on films of which every image judge answered something; the others are counted."""
+    """Keep the rows of images about which every image judge answered; the others are counted."""
     kept = table
     for answers in audited.judges.values():
         answered = answers.filter(pl.col("outcome").cast(pl.String) == "answered")
         kept = kept.join(answered, on="image_id", how="semi", maintain_order="left")
     if kept.is_empty():
-        raise UsageError(f"--only-judged: no film of {name} was answered by every image judge")
+        raise UsageError(f"--only-judged: no image of {name} was answered by every image judge")
     left_out = table.height - kept.height
     those = several(left_out, f"{row} was", f"{row}s were")
-    message = f"{those} left out: not every image judge answered about the film"
+    message = f"{those} left out: not every image judge answered about the image"
     return kept, [Notice(code="not_judged", count=left_out, message=message)] if left_out else []
 
 
@@ -268,14 +268,14 @@ def reference_names(specs: Sequence[str]) -> list[str]:
 
 
 def vocabulary_of(claims: pl.DataFrame) -> Vocabulary:
-    """The findings of the workspace: those of its claims."""
+    """The findings of the workspace: those of its labels."""
     dtype = claims.schema["finding"]
     audited = tuple(dtype.categories if isinstance(dtype, pl.Enum) else claims["finding"].unique(maintain_order=True))
     return NIH if audited == NIH.findings else Vocabulary(name="workspace", findings=audited)
 
 
 def audited_tables(workspace: str | os.PathLike[str]) -> Audited:
-    """Read the tables that belong to the audit of a workspace, and what its image judges answered."""
+    """Read the tables of a workspace's audit, and the answers of its image judges."""
     audit = Workspace(workspace).open()
     return replace(_audited(audit), judges=_image_judges(workspace, audit))
 
@@ -283,7 +283,7 @@ def audited_tables(workspace: str | os.PathLike[str]) -> Audited:
 def _audited(audit: FinishedAudit) -> Audited:
     """Read the tables that belong to one audit."""
     files, table = audit.run["files"], audit.table
-    said = ("image_id", "finding", "p_present", "trust", "method")
+    columns = ("image_id", "finding", "p_present", "trust", "method")
     answers = [
         table(name, "image_id", "finding", "outcome", "p_present") for name in files if name.startswith("judgments/")
     ]
@@ -291,14 +291,14 @@ def _audited(audit: FinishedAudit) -> Audited:
         images=table("images.parquet", "image_id", "patient_id"),
         claims=table("claims.parquet", "image_id", "finding", "says"),
         judgments=pl.concat(answers) if answers else _no_answers(),
-        signal=table("signal.parquet", *said),
-        groups=table("groups.parquet", *said) if audit.has("groups.parquet") else None,
+        signal=table("signal.parquet", *columns),
+        groups=table("groups.parquet", *columns) if audit.has("groups.parquet") else None,
         calibration=table("calibration.parquet", "image_id", "finding") if audit.has("calibration.parquet") else None,
     )
 
 
 def _image_judges(workspace: str | os.PathLike[str], audit: FinishedAudit) -> dict[str, pl.DataFrame]:
-    """Read what the image judges of the audit answered."""
+    """Read the answers of the audit's image judges."""
     names = [judge["judge"] for judge in audit.run.get("judges") or () if judge["judge"] != RECORD_JUDGE]
     home = Workspace(workspace)
     columns = ("image_id", "finding", "outcome", "p_present")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,4 +48,6 @@ def load_source(spec: str, mapping: str | None = None) -> Dataset:
 def _unknown(spec: str) -> UsageError:
     if Path(spec).is_file():
         return UsageError(f"--source {spec} is a file. Type: bpals audit --source table:{spec} --mapping FILE.toml")
-    return UnknownName.of("source", spec, [kind.short for kind in SOURCES.every()], where="--source")
+    # `nih[:FILE]` is typed in two ways, and both are offered.
+    forms = [form for kind in SOURCES.every() for form in (kind.short, re.sub(r"[\[\]]", "", kind.form))]
+    return UnknownName.of("source", spec, dict.fromkeys(forms), where="--source")

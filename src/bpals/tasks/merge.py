@@ -24,6 +24,7 @@ from bpals.store.ledger.ledger import is_there, ledger_of, remember_ledger
 from bpals.store.ledger.transfer import Clash, answer_words
 from bpals.store.shards import Draw, Shard
 from bpals.store.workspace import Workspace
+from bpals.tasks.datasets import dataset_of
 from bpals.tasks.image_access import Named, films_of
 from bpals.tasks.judge import JudgeRun, ended, seal_asked
 from bpals.text import several

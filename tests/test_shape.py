@@ -14,7 +14,6 @@ LATE = {"PIL"}
 """Of the core, and still imported where it is used: `import bpals` does not wait for it."""
 LATE_OF_OURS = {
     "bpals": "a public name is loaded when it is used",
-    "bpals.cli.main": "one command does not load the others",
     "bpals.cli.review": "the reading room needs packages that the core has not",
     "bpals.report.page": "the report of an audit has no scorecard",
     "bpals.signal.flags": "only expert labels need certificates",

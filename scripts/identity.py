@@ -83,9 +83,9 @@ MASKED = (
     ),
     *(Mask("*/compare.json", field, "which version ran") for field in ("bpals", "commit", "dirty", "packages")),
     *(
-        Mask(f"{file}.json", field, "a clock")
+        Mask(f"{file}.json", field, "a clock; `limit`, requests at once, follows it")
         for file in ("*/judgments/*", "judges/*", "continued*/judge", "continued*/status*")
-        for field in ("seconds", "elapsed_s", "p50_s", "p95_s", "pairs_per_s", "films_per_s", "latest")
+        for field in ("seconds", "elapsed_s", "p50_s", "p95_s", "pairs_per_s", "films_per_s", "latest", "limit")
     ),
     # The reading room: random ids are numbered while its answers are recorded.
     Mask("*/answers.json", "id", "of an error: random"),

@@ -86,7 +86,8 @@ def test_the_answers_are_those_of_the_network(modules, judges, kind):
         wanted = directly(modules[kind], kind, film)
         replies = judges[kind].ask(film, questions)
         assert [reply.outcome for reply in replies] == ["answered"] * 14
-        assert [reply.logit for reply in replies] == pytest.approx([wanted[name] for name in NIH.findings], abs=1e-5)
+        # Logits of about 26 in 32-bit floats: another processor's kernels were seen to differ by 1.4e-5.
+        assert [reply.logit for reply in replies] == pytest.approx([wanted[name] for name in NIH.findings], abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["xrv", "resnet50"])

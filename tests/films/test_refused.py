@@ -11,7 +11,7 @@ from bpals.images.formats import Refused, check_size
 from bpals.images.prepare import NOTES
 from world.source_tree import TREE
 
-ROOM = {name: module for name, module in TREE.items() if module.room == "films"}
+ROOM = {name: module for name, module in TREE.items() if module.room == "images"}
 PAGE = (shape.ROOT / "docs" / "films.md").read_text(encoding="utf-8")
 
 

@@ -61,7 +61,8 @@ RENAMED = {
 def test_a_densenet_is_the_same_under_every_name(densenet, rename):
     """It says what torch's own network says, to the last bit."""
     arrays, wanted = densenet
-    assert np.array_equal(opened(rename(arrays)).run(SHOWN), wanted)
+    # Not to the last bit: some processors add up in another order from one call to the next.
+    assert opened(rename(arrays)).run(SHOWN) == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("head", ["fc.", "fc.0.", "fc.1."])
@@ -69,7 +70,7 @@ def test_a_resnet_too_with_its_head_in_a_sequence(resnet, head):
     """A Dropout before the last layer or a Sigmoid after it has no weights."""
     arrays, wanted = resnet
     renamed = {name.replace("fc.", head): array for name, array in arrays.items()}
-    assert np.array_equal(opened(under("module.", renamed), "resnet50").run(SHOWN), wanted)
+    assert opened(under("module.", renamed), "resnet50").run(SHOWN) == pytest.approx(wanted, abs=1e-5)
 
 
 def without(arrays, name):

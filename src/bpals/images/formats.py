@@ -1,4 +1,23 @@
-"""A PNG, checked chunk by chunk before anything decodes it."""
+"""JPEG and PNG files, checked before anything decodes them; why an image is refused, and the limits.
+
+truncated        the file, or the archive it stands in, ends early
+corrupt          its bytes contradict themselves
+unexpected_size  it holds more or fewer pixels than its header says, or has the shape of no image
+giant            more than 50 million pixels
+too_large        more than 128 MiB of file
+bomb             it unpacks to far more than it is
+tiny             a side below 32 pixels
+blank            every pixel is the same
+not_an_image     an error page, an empty file, zeros
+format           an image, but neither PNG, JPEG nor DICOM
+codec            a way of compressing pixels that is not read here
+frames           a DICOM with several frames
+missing          nothing under --images has its name
+unreadable       the disk does not give it
+changed          its archive is not the one that was listed
+encrypted  link  unsafe_path  duplicate_name     members of archives that are not read
+poison           preparing it ended its worker three times
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_films_that_also_teach_are_counted_and_what_was_shifted_is_said(files, t
     assert obey([*LINE, "--workspace", str(tmp_path / "audit"), "--calibrate", labels, "--refit", labels]) == 0
     shown = capsys.readouterr()
     films = pl.read_csv(files / "experts.csv").height
-    assert mentions(shown.err, "--refit:", f"{films:,} films {films:,}")
+    assert mentions(shown.err, "--refit:", f"{films:,} of its {films:,} images")
     assert mentions(shown.out, f"refitted on {films:,}")
     report = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
     assert "refitted on" in report

@@ -164,6 +164,6 @@ def test_an_audit_tells_what_is_odd_about_films(films_audit, tmp_path):
     assert run.signal.drop("reasons", "film_checks").equals(before.drop("reasons", "film_checks"))
     assert run.record["films"]["fired"] == {"turned": 1}
     page = run.report.read_text(encoding="utf-8")
-    assert "The films themselves" in page
+    assert "The images themselves" in page
     assert names[0] in page
     assert (home / CHECKS_RECORD).exists()

@@ -258,7 +258,7 @@ def test_an_error_keeps_its_places_and_loses_its_words(written):
         logging.getLogger("uvicorn.error").exception("Exception in ASGI application: %s", CANARY)
     line = json.loads(ours.getvalue())
     assert line["error"] == "KeyError"
-    assert line["where"][-1].startswith("test_roomlog.py:")
+    assert line["where"][-1].startswith("test_server.py:")
     assert CANARY not in ours.getvalue()
 
 

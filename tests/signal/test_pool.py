@@ -42,6 +42,7 @@ def sandwiches(count, hits, folds=2):
     return states, reports_of_films(films(patients.tolist())), np.repeat(np.arange(count) % folds, 3)
 
 
+@pytest.mark.quick
 def test_a_known_share_of_gaps_comes_back():
     """Of 200 middles 120 have the label: each fold is raised by half the log of the other fold's share."""
     states, reports, fold = sandwiches(200, 120)
@@ -49,6 +50,7 @@ def test_a_known_share_of_gaps_comes_back():
     assert shift == pytest.approx(-MISSING_SHARE * np.log((60 + CAREFUL) / (100 + CAREFUL)))
 
 
+@pytest.mark.quick
 def test_few_gaps_say_little_and_none_nothing():
     """One miss in two gaps is not half of all labels."""
     assert 0 < omissions(*sandwiches(4, 2)).max() < 0.1
@@ -57,6 +59,7 @@ def test_few_gaps_say_little_and_none_nothing():
     assert empty.shape == (0, 3)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("patients", [[None] * 30, [f"p{row}" for row in range(30)], ["a", "a"] * 15])
 def test_a_dataset_without_timelines_has_no_such_evidence(patients):
     """Nobody's films, patients with one film, or all in one fold: no logit moves."""
@@ -65,6 +68,7 @@ def test_a_dataset_without_timelines_has_no_such_evidence(patients):
     assert (omissions(states, reports_of_films(films(patients)), fold) == 0).all()
 
 
+@pytest.mark.quick
 def test_films_of_one_study_are_one_report():
     """The loudest film speaks for it: a second film of the middle study that has the label is no gap."""
     studies = ["s1", "s2", "s2", "s3"] * 40
@@ -78,6 +82,7 @@ def test_films_of_one_study_are_one_report():
     assert (alone > 0.1).all()
 
 
+@pytest.mark.quick
 def test_an_open_or_silent_report_is_a_gap_but_no_side_of_one():
     """What is not said to be there is not there; what is open does not enclose anything."""
     states, reports, fold = sandwiches(100, 50)
@@ -87,6 +92,7 @@ def test_an_open_or_silent_report_is_a_gap_but_no_side_of_one():
     assert (omissions(states, reports, fold) == 0).all()
 
 
+@pytest.mark.quick
 @given(place=st.integers(0, 299), seed=st.integers(0, 100))
 @settings(max_examples=40, deadline=None)
 def test_flipping_a_claim_does_not_move_its_own_logit(place, seed):
@@ -102,6 +108,7 @@ def test_flipping_a_claim_does_not_move_its_own_logit(place, seed):
     assert (after[:, 0] == before[:, 0]).all()
 
 
+@pytest.mark.quick
 @given(seed=st.integers(0, 100))
 @settings(max_examples=25, deadline=None)
 def test_the_order_of_the_films_does_not_matter(seed):
@@ -117,7 +124,6 @@ def test_the_order_of_the_films_does_not_matter(seed):
 
 # The pool: an average that is right on average, whoever answered.
 
-pytestmark = pytest.mark.quick
 
 FILMS = 4000
 
@@ -136,6 +142,7 @@ def says(z, sure=0.1):
     return Recorded(z=z, sure=np.full(len(z), sure))
 
 
+@pytest.mark.quick
 def test_a_witness_alone_that_is_right_is_left_as_it_is(films_of_pool):
     """But for a small shift; its weight is 1 and its spread its own."""
     z, state, dealt = films_of_pool
@@ -146,6 +153,7 @@ def test_a_witness_alone_that_is_right_is_left_as_it_is(films_of_pool):
     assert done.spread == pytest.approx(0.1)
 
 
+@pytest.mark.quick
 def test_the_weights_are_the_variances(films_of_pool):
     """A witness whose logits vary twice as far weighs four times as much; one that never varies nothing."""
     z, state, dealt = films_of_pool
@@ -153,6 +161,7 @@ def test_the_weights_are_the_variances(films_of_pool):
     assert done.weights == pytest.approx([0.8, 0.2, 0])
 
 
+@pytest.mark.quick
 def test_the_pool_is_right_on_average_for_each_set_of_witnesses(films_of_pool):
     """Where one is silent the others are shifted on their own."""
     z, state, dealt = films_of_pool
@@ -163,6 +172,7 @@ def test_the_pool_is_right_on_average_for_each_set_of_witnesses(films_of_pool):
         assert sigmoid(done.z[its]).mean() == pytest.approx(state[its].mean(), abs=0.02)
 
 
+@pytest.mark.quick
 def test_witnesses_that_differ_are_less_sure(films_of_pool):
     """Of a film on which they are far apart."""
     z, state, dealt = films_of_pool
@@ -172,6 +182,7 @@ def test_witnesses_that_differ_are_less_sure(films_of_pool):
     assert done.spread[:100].min() > done.spread[100:].max()
 
 
+@pytest.mark.quick
 def test_no_claim_of_a_part_reaches_the_part_s_own_answers(films_of_pool):
     """To the last bit; nor does a claim of another fold."""
     z, state, dealt = films_of_pool
@@ -202,6 +213,7 @@ class Mute:
         return np.zeros(piece.stop - piece.start)
 
 
+@pytest.mark.quick
 def test_a_witness_that_never_answers_is_as_if_it_were_not_there(films_of_pool):
     """To the last bit; and where nobody answers there is no answer."""
     z, state, dealt = films_of_pool
@@ -211,6 +223,7 @@ def test_a_witness_that_never_answers_is_as_if_it_were_not_there(films_of_pool):
     assert not pool([Mute(FILMS)], state, dealt).done.any()
 
 
+@pytest.mark.quick
 def test_a_whisper_is_not_heard(films_of_pool):
     """A witness with less than a twentieth of the weight moves nothing: the record stands, and nothing was pooled."""
     z, state, dealt = films_of_pool
@@ -229,6 +242,7 @@ def three(films_of_pool):
     return [says(z), says(honest), says(echo)], state, dealt
 
 
+@pytest.mark.quick
 def test_a_witness_that_was_told_weighs_half_of_what_the_others_do_at_most(three):
     """However far its logits vary; unaware of it, the pool would read_answers nobody else."""
     witnesses, state, dealt = three
@@ -240,6 +254,7 @@ def test_a_witness_that_was_told_weighs_half_of_what_the_others_do_at_most(three
     assert aware.apart[2].std() == pytest.approx(aware.apart[:2].std(axis=1).max(), rel=0.05)
 
 
+@pytest.mark.quick
 def test_a_witness_that_was_told_and_hardly_varies_weighs_half(films_of_pool):
     """Its logits are as they were."""
     z, state, dealt = films_of_pool
@@ -250,6 +265,7 @@ def test_a_witness_that_was_told_and_hardly_varies_weighs_half(films_of_pool):
     assert aware.apart[1] == pytest.approx(z / 2)
 
 
+@pytest.mark.quick
 def test_a_witness_that_was_told_and_is_alone_is_all_there_is(films_of_pool):
     """There is nothing to measure it by."""
     z, state, dealt = films_of_pool
@@ -260,6 +276,7 @@ def test_a_witness_that_was_told_and_is_alone_is_all_there_is(films_of_pool):
     assert told.z == pytest.approx(alone.z, abs=1e-9)
 
 
+@pytest.mark.quick
 def test_where_nobody_was_told_not_a_bit_changes(three):
     """Saying so of nobody is saying nothing."""
     witnesses, state, dealt = three
@@ -268,6 +285,7 @@ def test_where_nobody_was_told_not_a_bit_changes(three):
     assert np.array_equal(one.weights, other.weights)
 
 
+@pytest.mark.quick
 def test_what_each_witness_says_is_kept_apart(films_of_pool):
     """Film by film, in the order of the films; NaN where it is silent."""
     z, state, dealt = films_of_pool
@@ -341,6 +359,7 @@ def makers(judged, seen, panel):
     return judged, seen, panel
 
 
+@pytest.mark.quick
 @given(
     size=st.integers(0, 40),
     shares=st.tuples(*[st.sampled_from([0.0, 0.3, 1.0])] * 3),
@@ -366,6 +385,7 @@ def test_every_combination_keeps_the_contract(makers, size, shares, judges, used
     assert sum(signal.weights.values()) == pytest.approx(1) or set(signal.weights.values()) <= {0.0}
 
 
+@pytest.mark.quick
 def test_a_judge_without_a_signal_moves_no_number(dataset, judgments, seen, panel):
     """The trust is the same to the last bit; only the count of answers knows of it."""
     alone = estimate(dataset, judgments).table
@@ -376,11 +396,13 @@ def test_a_judge_without_a_signal_moves_no_number(dataset, judgments, seen, pane
     assert changed == ["answered"]
 
 
+@pytest.mark.quick
 def test_a_panel_of_nobody_leaves_the_signal_as_it_was(dataset, judgments, panel):
     """Every column, to the last bit."""
     assert estimate(dataset, judgments, panel=panel(dataset)).table.equals(estimate(dataset, judgments).table)
 
 
+@pytest.mark.quick
 def test_where_no_heeded_judge_answered_the_record_stands_to_the_last_bit(combined, dataset, seen):
     """Other films' judges, and other findings' signals, are nothing to this pair."""
     table = seen(dataset, share=0.4)
@@ -395,6 +417,7 @@ def test_where_no_heeded_judge_answered_the_record_stands_to_the_last_bit(combin
     assert not (done.moved & ~touched).any()
 
 
+@pytest.mark.quick
 def test_a_good_judge_makes_the_answer_better_and_a_better_one_counts_more(combined, dataset, seen):
     """By log-loss against claims that the fit did not see, and by the effective weight."""
     losses, weights = [], []
@@ -467,6 +490,7 @@ def test_a_judge_that_never_answers_equals_an_absent_one(makers, seed, outcome):
     assert both[1].weights["mute"] == 0
 
 
+@pytest.mark.quick
 def test_films_on_which_a_judge_abstains_are_as_if_it_had_said_nothing(dataset, judgments, seen, panel):
     """A row that says it abstained is no row at all, to the last bit."""
     table = seen(dataset)
@@ -501,6 +525,7 @@ def test_flipping_one_claim_maps_its_trust_to_one_less_it(makers, seed):
         assert not before["p_present"].equals(after["p_present"])
 
 
+@pytest.mark.quick
 def test_the_weights_sum_to_one_and_follow_how_far_the_logits_vary(combined, dataset, seen):
     """Of every finding; a judge that can hardly tell hardly varies, and so hardly counts."""
     done, pairs = combined(seen(dataset, judge="good", strength=3.0), seen(dataset, judge="dull", strength=0.2, seed=4))
@@ -509,6 +534,7 @@ def test_the_weights_sum_to_one_and_follow_how_far_the_logits_vary(combined, dat
         assert done.shares["good"][finding] > 5 * done.shares["dull"][finding]
 
 
+@pytest.mark.quick
 def test_kin_share_the_weight_of_one(combined, dataset, seen):
     """Two judges that say nearly the same have together about the weight that one of them has."""
     table = seen(dataset)
@@ -524,6 +550,7 @@ def test_kin_share_the_weight_of_one(combined, dataset, seen):
     assert twice.effective["eye"] + twice.effective["near"] == pytest.approx(once.effective["eye"], abs=0.05)
 
 
+@pytest.mark.quick
 def test_beside_the_record_kin_speak_by_their_mean_however_claims_weigh_them(dataset, judgments, seen, panel):
     """A strong and a weak judge of one family say together what one judge with the mean of their evidence says."""
     pairs = lay_pairs(dataset.images, dataset.claims, judgments, dataset.vocabulary)
@@ -541,6 +568,7 @@ def test_beside_the_record_kin_speak_by_their_mean_however_claims_weigh_them(dat
     assert weighed.effective["strong"] > weighed.effective["weak"]
 
 
+@pytest.mark.quick
 def test_flipping_a_claim_does_not_move_its_own_answer(combined, dataset, seen):
     """Given what the judges said: the answer about a pair is the same to the last bit, those about others move."""
     table = seen(dataset)
@@ -580,6 +608,7 @@ def test_flipping_a_claim_does_not_move_its_own_answer_though_the_record_is_read
     assert moved > 100
 
 
+@pytest.mark.quick
 def test_without_the_record_the_usual_stands_in_its_place(combined, dataset, seen):
     """The mean answer is how often the finding is claimed; where no used judge answered nobody can say."""
     nothing = pl.DataFrame(schema=judgments_schema(dataset.vocabulary))
@@ -592,6 +621,7 @@ def test_without_the_record_the_usual_stands_in_its_place(combined, dataset, see
     assert done.effective == {"eye": 1.0}
 
 
+@pytest.mark.quick
 def test_pairs_on_which_the_record_abstained_are_answered_by_the_others(dataset, seen, panel, judged):
     """And the table says so: the method, the count and no word of the record."""
     silent = judged(dataset, failed=0.3)
@@ -604,6 +634,7 @@ def test_pairs_on_which_the_record_abstained_are_answered_by_the_others(dataset,
     assert not alone["reasons"].list.join("|").str.contains("record:").any()
 
 
+@pytest.mark.quick
 def test_agreement_is_the_share_of_heeded_judges_on_the_claim_s_side(dataset, judgments, seen, panel):
     """Of the record and an eye: 0, one half or 1; a judge that is not used has no vote."""
     eye, blind = seen(dataset, share=0.6), seen(dataset, judge="blind", strength=0.0)
@@ -620,6 +651,7 @@ def test_agreement_is_the_share_of_heeded_judges_on_the_claim_s_side(dataset, ju
         assert row["agreement"] == np.mean([side == (row["says"] == "present") for side in sides])
 
 
+@pytest.mark.quick
 def test_a_strange_film_cannot_outvote_the_record(combined, dataset, seen):
     """Evidence a hundred deviations away counts as four."""
     table = seen(dataset, strength=1.0)
@@ -632,6 +664,7 @@ def test_a_strange_film_cannot_outvote_the_record(combined, dataset, seen):
     assert pull < 2 * FURTHEST
 
 
+@pytest.mark.quick
 def test_the_interval_grows_with_what_the_fit_does_not_know(judged, seen, panel):
     """With few claims to learn from, the combination is less sure than with many."""
     widths = []

@@ -38,7 +38,8 @@ from bpals.report.tallies import wilson
 from bpals.sources import nih
 from bpals.store.features import FeatureCache, StoredFeatures
 from bpals.store.workspace import Workspace
-from bpals.tasks.probe import EYE, Looked, check_films, gallery_of, run_probe, sample_of
+from bpals.tasks.image_checks import ExtractedImages, check_images, gallery_of, sample_of
+from bpals.tasks.probe import EYE, run_probe
 from bpals.types import Refusal
 
 FILMS, NIH_FILMS, DRAWS = 1000, 112_120, 1000
@@ -69,7 +70,7 @@ Floats = npt.NDArray[np.float32]
 class Bench:
     """The films, and what was seen of them."""
 
-    looked: Looked
+    looked: ExtractedImages
     gallery: Gallery
 
     def eye(self) -> Callable[[bytes], Seen | Refusal]:
@@ -249,7 +250,7 @@ def _row(name: str, found: int, copies: int, alarms: int, films: int) -> bool:
 
 def real(bench: Bench) -> bool:
     """Say what is flagged among the films that nobody altered, and what was seen on those films by eye."""
-    report = check_films(Workspace(bench.looked.cache.path.parents[1]), bench.looked)
+    report = check_images(Workspace(bench.looked.cache.path.parents[1]), bench.looked)
     table = report.sealed.table
     print(f"\n{report.sentence}\n")
     print("| check | films flagged | seen to be so by eye | not so | not looked at |\n|---|---|---|---|---|")
@@ -367,7 +368,7 @@ def main() -> None:
     if not cache.path.exists():
         run_probe(f"probe:{given.backbone}", images=given.images, workspace=given.workspace, say=print)
     images = nih.load().images
-    looked = Looked(
+    looked = ExtractedImages(
         images=images,
         shelf=open_shelf(given.images, images["image_id"].to_list()),
         look=Look(side_px=backbone.side_px, eye=EYE, given={"named": given.backbone}),

@@ -182,7 +182,7 @@ class Otherwise(Forgetful):
 
 def test_the_self_test_runs_in_every_worker(small, tmp_path):
     """A control film is shown first: a device that computes nonsense is found out before a film is asked about."""
-    with pytest.raises(JudgeError, match="control film"):
+    with pytest.raises(JudgeError, match="control image"):
         ask("stub:5", small, tmp_path, engine=Otherwise(seed=6))
     with Ledger.open(tmp_path / "ledger.sqlite", readonly=True) as ledger:
         assert not ledger.done(ledger.judge_id("stub"))

@@ -14,7 +14,7 @@ from bpals.images.defects import COPIES
 from bpals.images.stream import looked
 from bpals.store.features import FeatureCache
 from bpals.store.workspace import CHECKS_RECORD, Workspace, write_image_checks
-from bpals.tasks.probe import Looked, check_films
+from bpals.tasks.image_checks import ExtractedImages, check_images
 from bpals.types import FILM_CHECKS, IMAGES, Refusal
 from world import dicoms, phantoms
 from world.words import mentions
@@ -39,7 +39,7 @@ def look_at(folder, home, images):
                 writer.refuse(image_id, film)
             else:
                 writer.put(film)
-    return Looked(images=images, shelf=shelf, look=phantoms.LOOK, cache=cache)
+    return ExtractedImages(images=images, shelf=shelf, look=phantoms.LOOK, cache=cache)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def checked(tmp_path_factory):
     home.path.mkdir()
     seen = look_at(folder, home, images_of([*films, "p020-again", "grey"]))
     said = []
-    return home, seen, check_films(home, seen, workers=0, say=said.append), said
+    return home, seen, check_images(home, seen, workers=0, say=said.append), said
 
 
 def test_every_wrong_film_is_found_and_no_other(checked):
@@ -74,7 +74,7 @@ def test_what_was_found_is_told_and_sealed(checked):
     home, _, report, said = checked
     counts = ("1 blank", "1 inverted", "2 turned", "1 cropped", "2 near duplicate", "1 pair, 0 of two patients")
     assert mentions(report.sentence, "122", "not for view, unlike", *counts)
-    assert any("altered copies" in sentence for sentence in said)
+    assert any("altering copies" in sentence for sentence in said)
     record = report.sealed.record
     assert record["learnt"]["inverted"]["found"] >= 0.95 * record["learnt"]["inverted"]["copies"] > 0
     assert (record["near_duplicate_pairs"], record["pairs_of_two_patients"]) == (1, 0)
@@ -85,7 +85,7 @@ def test_the_same_films_are_not_checked_twice(checked):
     """Nothing is looked at again; another film, and all are."""
     home, seen, report, _ = checked
     said = []
-    again = check_films(home, seen, workers=0, say=said.append)
+    again = check_images(home, seen, workers=0, say=said.append)
     assert not said
     assert again.sealed.record == report.sealed.record
 
@@ -102,7 +102,7 @@ def test_pairs_are_counted_once_and_films_that_cannot_be_read_are_not_checked(tm
     (folder / "cut.png").write_bytes(phantoms.written(phantoms.phantom(7))[:-100])
     (folder / "grey.png").write_bytes(phantoms.written(Image.new("L", (64, 64), 90)))
     home = Workspace(tmp_path / "audit")
-    report = check_films(home, look_at(folder, home, images_of([*names, *copies, "cut", "grey"])), workers=0)
+    report = check_images(home, look_at(folder, home, images_of([*names, *copies, "cut", "grey"])), workers=0)
     record = report.sealed.record
     assert record["fired"]["near_duplicate"] == 8
     assert (record["near_duplicate_pairs"], record["pairs_of_two_patients"]) == (4, 3)
@@ -117,7 +117,7 @@ def test_a_handful_of_films_is_checked_as_far_as_it_goes(tmp_path):
     for name in ("p000", "p001", "p000b"):
         (folder / f"{name}.png").write_bytes(phantoms.written(phantoms.phantom(int(name[1:4]))))
     home = Workspace(tmp_path / "audit")
-    report = check_films(home, look_at(folder, home, images_of(["p000", "p001", "p000b"])), workers=0)
+    report = check_images(home, look_at(folder, home, images_of(["p000", "p001", "p000b"])), workers=0)
     assert report.sealed.table["checks"].to_list() == [["near_duplicate"], [], ["near_duplicate"]]
     assert report.sealed.table["same_patient"].to_list() == [True, None, True]
     assert [notice.code for notice in report.notices] == ["few_films_to_check"]
@@ -136,7 +136,7 @@ def test_m06_text_burnt_into_a_dicom_is_flagged_whether_its_tag_says_so_or_not(t
     (folder / "clean.dcm").write_bytes(dicoms.dicom(np.asarray(grey.rotate(3))))
     home = Workspace(tmp_path / "audit")
     seen = look_at(folder, home, images_of(["tagged", "silent", "clean"]))
-    report = check_films(home, seen, ocr=True, workers=1)
+    report = check_images(home, seen, ocr=True, workers=1)
     assert dict(report.sealed.table.select("image_id", "text").iter_rows()) == {
         "tagged": True, "silent": True, "clean": False,
     }  # fmt: skip

@@ -301,7 +301,7 @@ def test_a_film_that_has_changed_since_it_was_hashed_is_not_judged(own, server, 
     said = []
     again = ask(JUDGE, own, tmp_path / "audit", server, retry_failed=True, said=said)
     assert again.tally.changed_films == 1
-    assert any(mentions(line, "1 film", "no longer") for line in said)
+    assert any(mentions(line, "1 image", "changed") for line in said)
     assert stored(tmp_path / "audit", "stub-vlm") == before
 
 
@@ -331,7 +331,7 @@ def test_unreadable_films_are_failed_rows_and_a_mended_one_is_asked(own, tmp_pat
     said = []
     done = ask("stub:", own, tmp_path / "audit", said=said, workers=1)
     assert (done.state, done.films, done.counts["failed"], done.counts["answered"]) == ("done", 6, 6, 12)
-    assert any(mentions(line, "2 films", "failed") for line in said)
+    assert any(mentions(line, "2 images", "failed") for line in said)
     assert any("1 truncated" in line and "1 not_an_image" in line for line in said)
     table = Workspace(tmp_path / "audit").judge("stub").answers()
     reasons = table.filter(pl.col("image_id") == own.image_ids[4])["why"].unique().to_list()
@@ -349,7 +349,7 @@ def test_what_is_odd_about_films_is_counted(own, tmp_path):
     said = []
     done = ask("stub:", own, tmp_path / "audit", said=said)
     assert {notice.code: notice.count for notice in done.notices} == {"films_colour": 1}
-    assert any(mentions(line, "1 film", ".299 red, .587 green") for line in said)
+    assert any(mentions(line, "1 image", ".299 red, .587 green") for line in said)
 
 
 def test_a_budget_ends_a_run_and_what_is_sealed_is_whole(small, server, tmp_path):
@@ -401,7 +401,7 @@ def lean(completion):
 
 def test_asking_again_needs_something_stored(small, server, tmp_path):
     """--verify before any run, or about other films, says so."""
-    with pytest.raises(UsageError, match="--verify: nothing"):
+    with pytest.raises(UsageError, match="--verify: no stored"):
         ask(JUDGE, small, tmp_path, server, verify=10)
 
 
@@ -478,8 +478,8 @@ def test_what_is_missing_is_asked_for(small, tmp_path):
         ({"name": "My Judge"}, "cannot be called 'My Judge'.*Call it 'my-judge'"),
         ({"name": "record"}, "cannot be called 'record'"),
         ({"name": "../up"}, "cannot be called"),
-        ({"limit_images": 0}, "0 films cannot be asked about"),
-        ({"limit_images": -1}, "-1 films cannot be asked about"),
+        ({"limit_images": 0}, "0 images cannot be asked about"),
+        ({"limit_images": -1}, "-1 images cannot be asked about"),
         ({"verify": -1}, "-1 questions cannot be asked again"),
     ],
 )

@@ -83,8 +83,9 @@ def test_image_judges_cannot_reach_the_claims():
 
 
 def test_asking_a_judge_reads_no_claim():
-    """judging.py brings judge and dataset together: it takes names of films and findings, and leaves the claims."""
-    assert not [name for name in ("bpals.tasks.judge", "bpals.tasks.image_access") if sees_claims(TREE[name])]
+    """These tasks bring judge and dataset together: they take image ids and findings, and no label."""
+    tasks = ("judge", "image_access", "image_checks")
+    assert not [name for name in tasks if sees_claims(TREE[f"bpals.tasks.{name}"])]
 
 
 def sees_claims(module):

@@ -82,14 +82,14 @@ def test_a_probe_is_sealed_as_any_judge_is(whole, small):
 def test_what_was_seen_is_not_looked_at_again(whole, tiny, small, tmp_path):
     """A second run reads no film and learns nothing, says so, and leaves the same table to the last byte."""
     home, first, told = whole
-    assert any(sentence.startswith("learning from ") for sentence in told)
+    assert any(sentence.startswith("fitting on ") for sentence in told)
     again = shutil.copytree(home, tmp_path / "again")
     seen = sorted(path.name for path in again.glob("features/*/*"))
     run, said = probe(tiny, small, again)
     assert run.tally.films_all == 0
     assert (run.counts, run.films, run.sealed) == (first.counts, first.films, again / "judgments" / "probe-tiny.json")
     assert any(sentence.startswith("nothing is new: ") for sentence in said)
-    assert not any(sentence.startswith("learning from ") for sentence in said)
+    assert not any(sentence.startswith("fitting on ") for sentence in said)
     assert sorted(path.name for path in again.glob("features/*/*")) == seen
     for name in ("probe-tiny.parquet", "probe-tiny.json"):
         assert (again / "judgments" / name).read_bytes() == (home / "judgments" / name).read_bytes()
@@ -100,18 +100,18 @@ def test_another_label_or_a_damaged_seal_is_learnt_from_anew(whole, tiny, small,
     home = shutil.copytree(whole[0], tmp_path / "again")
     (home / "judgments" / "probe-tiny.parquet").write_bytes(b"not a table")
     _, said = probe(tiny, small, home)
-    assert any(sentence.startswith("learning from ") for sentence in said)
+    assert any(sentence.startswith("fitting on ") for sentence in said)
     assert answers(home).equals(answers(whole[0]))
     other = tmp_path / "other.csv"
     table = pl.read_csv(small.source.removeprefix("table:"))
     table.with_columns(Effusion=pl.col("Effusion").reverse()).write_csv(other)
     _, said = probe(tiny, small, home, source=f"table:{other}")
-    assert any(sentence.startswith("learning from ") for sentence in said)
+    assert any(sentence.startswith("fitting on ") for sentence in said)
     assert not answers(home).equals(answers(whole[0]))
 
 
 def test_every_stage_counts_what_is_done_and_what_is_left(tiny, tmp_path):
-    """Looking in films, learning in per cent, altered copies in films: each to its end, with a time."""
+    """Looking in films, fitting in per cent, altered copies in films: each to its end, with a time."""
     films = datasets.write(tmp_path, 220)
     table = pl.read_csv(films.source.removeprefix("table:"))
     table.with_columns(patient=pl.col("film")).write_csv(tmp_path / "films.csv")
@@ -119,10 +119,10 @@ def test_every_stage_counts_what_is_done_and_what_is_left(tiny, tmp_path):
     order = Order(source=films.source, mapping=films.mapping, workers=0)
     run_probe(f"probe:{tiny}", images=films.images, workspace=tmp_path / "home", order=order, watch=seen.append)
     stages = list(dict.fromkeys(each.stage.partition(",")[0] for each in seen))
-    assert stages == ["", "learning", "altered copies"]
-    learning = [each for each in seen if each.stage.startswith("learning")]
-    assert learning[-1].stage == "learning, 100% done"
-    assert all(each.eta_s is not None for each in learning)
+    assert stages == ["", "fitting", "altered copies"]
+    fitting = [each for each in seen if each.stage.startswith("fitting")]
+    assert fitting[-1].stage == "fitting, 100% done"
+    assert all(each.eta_s is not None for each in fitting)
     copies = [each for each in seen if each.stage == "altered copies"]
     assert [each.films_done for each in copies] == list(range(221))
     assert all(each.films_all == 220 for each in copies)

@@ -134,7 +134,7 @@ def test_too_many_failures_are_exit_code_3(capsys, small, server, tmp_path):
     [
         (["run", "nonsense:x"], "no kind of judge is called 'nonsense'"),
         (["run", "openai:m", "--images", "films"], "Type: --base-url http://127.0.0.1:8000/v1"),
-        (["run", "stub:"], "where are the films? Type: --images PATH"),
+        (["run", "stub:"], "where are the images? Type: --images PATH"),
         (["run", "stub:", "--images", "nowhere"], "--images {here}/nowhere is no folder and no file"),
         (["run", "stub:", "--name", "A Judge"], "Call it 'a-judge'"),
         (["run", "stub:", "--limit-images", "0"], "Invalid value for '--limit-images'"),

@@ -18,7 +18,7 @@ from bpals.store.features import FeatureCache, ProbePlan
 from bpals.store.ledger import Ledger
 from bpals.store.shards import Shard
 from bpals.store.workspace import Workspace
-from bpals.tasks.image_access import name_films
+from bpals.tasks.image_access import open_manifest
 from bpals.tasks.judge import Order
 from bpals.tasks.judge_status import status_of
 from bpals.tasks.merge import merge
@@ -508,7 +508,7 @@ def test_sealed_parts_are_joined_and_contradictions_counted(small, tmp_path):
     }
     for name, part in parts.items():
         Workspace(tmp_path / name).write_judge("scores", whole.card, part, None, {"dataset": "films", "state": "done"})
-        name_films(Workspace(tmp_path / name), small.source, small.mapping)
+        open_manifest(Workspace(tmp_path / name), small.source, small.mapping)
     for order in (("left", "right"), ("right", "left")):
         home = tmp_path / "-".join(order)
         done = merge([tmp_path / name for name in order], workspace=home)
@@ -522,7 +522,7 @@ def test_sealed_parts_are_joined_and_contradictions_counted(small, tmp_path):
 def look_at(home, files, dataset, *, scale=1.0):
     """Keep features of some films, as the probe does."""
     cache = FeatureCache(home, "tiny", "sha256:" + "ab" * 32, 3)
-    name_films(Workspace(home), dataset.source, dataset.mapping)
+    open_manifest(Workspace(home), dataset.source, dataset.mapping)
     with cache.writing() as writer:
         for name, sha256 in files.items():
             numbers = np.array([len(name), int(name[:3]), 1], dtype=np.float32) * scale

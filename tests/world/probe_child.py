@@ -9,29 +9,29 @@ from bpals.images.stream import Look
 from bpals.judges.backbone import open_backbone
 from bpals.store.features import FeatureCache
 from bpals.store.workspace import Workspace
-from bpals.tasks.image_access import name_films, open_lightbox
+from bpals.tasks.image_access import open_images, open_manifest
 from bpals.tasks.judge import Order
-from bpals.tasks.probe import EYE, Probing, look_films, probe_of
+from bpals.tasks.probe import EYE, ProbeRun, extract_features, probe_of
 
 
 def main() -> None:
     """Look at the films that the words name."""
     named, source, mapping, images, folder = sys.argv[1:]
     home, backbone = Workspace(folder), open_backbone(named)
-    films = name_films(home, source, mapping)
-    box = open_lightbox(home, films, images, Preparation(), require_all=False)
+    films = open_manifest(home, source, mapping)
+    box = open_images(home, films, images, Preparation(), require_all=False)
     cache = FeatureCache(Path(folder), backbone.name, backbone.sha256, backbone.width, block=4)
     # What watches is told after each film that takes longer than it waits between two looks; it slows the films down.
-    probing = Probing(
+    probing = ProbeRun(
         home=home,
-        films=films,
+        manifest=films,
         cache=cache,
         judge=probe_of(backbone),
         spec=f"probe:{named}",
         watch=lambda _snapshot: time.sleep(0.25),
     )
     look = Look(side_px=backbone.side_px, eye=EYE, given={"named": named})
-    look_films(probing, box, look, Order(source=source, mapping=mapping, workers=0))
+    extract_features(probing, box, look, Order(source=source, mapping=mapping, workers=0))
 
 
 if __name__ == "__main__":

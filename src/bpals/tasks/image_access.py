@@ -1,4 +1,4 @@
-"""Images in blocks for the workers of an executor: as places on a disk, or as bytes.
+"""The images of a dataset: found under a path, drawn, read here, or cut into blocks for the workers of an executor.
 
 A worker opens an image where it lies if it sees the folder or archive, and decodes it there. Images in compressed
 tars, and those of a folder that a worker does not see, are read here and sent as bytes.
@@ -27,29 +27,35 @@ from bpals.tasks.datasets import dataset_of, load_source
 from bpals.text import several
 from bpals.types import Film, Notice, Refusal
 
+# What compressed archives hold, so that they are not unpacked again just to list them.
 LISTING = "films.json"
-"""What compressed archives hold, so that they are not unpacked again just to see."""
-FILMS_A_WORKER = 32
-"""Films for which a second process would not pay: it takes half a second to start."""
-FILMS_TO_TRY = 4
-"""Films that a judge is tried on before anything is asked for good ..."""
-FILMS_TO_LOOK_AT = 40
-"""... found among so many: some may be unreadable."""
+# Images for which a second process does not pay: it takes half a second to start.
+IMAGES_PER_WORKER = 32
+# Images that a judge is tried on, found among so many candidates: some may be unreadable.
+TRIAL_IMAGES, TRIAL_CANDIDATES = 4, 40
+# What a worker that dies costs.
+IMAGES_PER_BLOCK = 32
+# A small run is cut finer, so that every worker has something to do.
+BLOCKS_PER_WORKER = 4
+
+W = TypeVar("W")
+Images = Iterable[tuple[str, Any]]
+"""Image ids, each with its image or with the reason why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """What a judge may know of a dataset: which films there are, and what is looked for."""
+class ImageManifest:
+    """What a judge may know of a dataset: its images and findings, and no label."""
 
     dataset: str
     vocabulary: Vocabulary
     image_ids: tuple[str, ...]
     fingerprint: str
-    """The hash of what was read of it."""
+    """The hash of the dataset's files."""
 
 
-class Oddities(Protocol):
-    """Films that were read, here or elsewhere, and what was odd about them."""
+class ReadImages(Protocol):
+    """What reading images, here or in a worker, found odd about them."""
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -65,16 +71,16 @@ class Oddities(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lightbox:
-    """The films that were found."""
+class DatasetImages:
+    """The images of a dataset that were found under a path."""
 
-    films: Named
+    manifest: ImageManifest
     images: Path
     shelf: Shelf
     preparation: Preparation
 
     def draw(self, count: int | None, seed: int) -> list[str]:
-        """Draw films, or all of them; a film's place in the draw does not depend on which others are there."""
+        """Draw images, or all of them; an image's place in the draw does not depend on which others are there."""
 
         def place(image_id: str) -> bytes:
             return hashlib.sha256(f"{seed} {image_id}".encode()).digest()
@@ -83,44 +89,51 @@ class Lightbox:
         return self.shelf.order(sorted(self.shelf.found, key=place)[:count])
 
     def describe(self, count: int | None, seed: int) -> Draw:
-        """Say which draw that is, for a record."""
+        """Describe that draw, for a record."""
         return Draw.of(self.shelf.found, count, seed)
 
     def read(self, image_ids: Sequence[str], *, workers: int | None = 0) -> Reading:
-        """Read and prepare films, in this process or in so many others; None is as many as pay, one a core at most."""
-        if workers is None and len(image_ids) <= FILMS_A_WORKER:
+        """Read and prepare images, here or in so many processes; None is as many as pay, one per core at most."""
+        if workers is None and len(image_ids) <= IMAGES_PER_WORKER:
             workers = 1
         return prepared(self.shelf, image_ids, self.preparation, workers=workers)
 
     def first(self, image_ids: Sequence[str]) -> list[Film]:
-        """Read the first films that can be read, to try a judge on."""
-        looked_at, films = image_ids[:FILMS_TO_LOOK_AT], list[Film]()
-        with self.read(looked_at) as reading:
-            for _, film in reading:
-                films += [film] if isinstance(film, Film) else []
-                if len(films) == FILMS_TO_TRY:
+        """Read the first images that can be read, to try a judge on."""
+        candidates, images = image_ids[:TRIAL_CANDIDATES], list[Film]()
+        with self.read(candidates) as reading:
+            for _, image in reading:
+                images += [image] if isinstance(image, Film) else []
+                if len(images) == TRIAL_IMAGES:
                     break
-        if not films:
+        if not images:
             raise UsageError(
-                f"of the first {several(len(looked_at), 'film')} in {self.images} none can be read "
-                f"({_listed(reading.refused)}). "
-                "Name a folder, a tar or a zip with films that can: --images PATH"
+                f"of the first {several(len(candidates), 'image')} in {self.images} none can be read "
+                f"({_listed(reading.refused)}). Name a folder, a tar or a zip with readable images: --images PATH"
             )
-        return films
+        return images
 
 
-def name_films(home: Workspace, source: str | None, mapping: str | None) -> Named:
-    """Name the films and findings of a dataset, by default of the one that the workspace remembers, or NIH."""
+def images_path(home: Workspace, images: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """Return the given path of the images, or the one that the workspace remembers."""
+    where = images if images is not None else home.remembered("images")
+    if where is None:
+        raise UsageError("where are the images? Type: --images PATH (a folder, a tar or a zip)")
+    return where
+
+
+def open_manifest(home: Workspace, source: str | None, mapping: str | None) -> ImageManifest:
+    """List the images and findings of a dataset, by default the one that the workspace remembers, or NIH."""
     chosen = dataset_of(home, source, mapping)
-    films = films_of(*chosen)
-    home.remember_dataset(*chosen, films.fingerprint)
-    return films
+    manifest = manifest_of(*chosen)
+    home.remember_dataset(*chosen, manifest.fingerprint)
+    return manifest
 
 
-def films_of(source: str, mapping: str | None) -> Named:
-    """Name the films and findings of a dataset."""
+def manifest_of(source: str, mapping: str | None) -> ImageManifest:
+    """List the images and findings of a dataset."""
     dataset = load_source(source, mapping)
-    return Named(
+    return ImageManifest(
         dataset=dataset.name,
         vocabulary=dataset.vocabulary,
         image_ids=tuple(dataset.images["image_id"].to_list()),
@@ -128,51 +141,46 @@ def films_of(source: str, mapping: str | None) -> Named:
     )
 
 
-def open_lightbox(
-    home: Workspace, films: Named, images: str | os.PathLike[str], preparation: Preparation, *, require_all: bool
-) -> Lightbox:
-    """Find the films under a path and remember it; missing ones are counted, or refused."""
+def open_images(
+    home: Workspace,
+    manifest: ImageManifest,
+    images: str | os.PathLike[str],
+    preparation: Preparation,
+    *,
+    require_all: bool,
+) -> DatasetImages:
+    """Find the images under a path and remember it; missing ones are counted, or refused."""
     path = Path(images).resolve()
-    shelf = open_shelf(path, films.image_ids, listing=home.path / LISTING)
+    shelf = open_shelf(path, manifest.image_ids, listing=home.path / LISTING)
     if require_all and shelf.missing:
-        gone = several(len(shelf.missing), "film is", "films are")
+        gone = several(len(shelf.missing), "image is", "images are")
         raise UsageError(f"--require-all: {gone} not in {path}. Leave it out to ask about the others")
     home.remember(images=str(path))
-    return Lightbox(films=films, images=path, shelf=shelf, preparation=preparation)
+    return DatasetImages(manifest=manifest, images=path, shelf=shelf, preparation=preparation)
 
 
-def odd_films(reading: Oddities, changed: int) -> list[Notice]:
-    """Count the films of a run that were unlike the others."""
-    odd = [
+def image_notices(reading: ReadImages, changed: int) -> list[Notice]:
+    """Count what was odd about the images of a run."""
+    notices = [
         *reading.notices,
         *(
-            Notice(code=f"films_{note}", count=count, message=f"{several(count, 'film')}: {NOTES[note]}")
+            Notice(code=f"films_{note}", count=count, message=f"{several(count, 'image')}: {NOTES[note]}")
             for note, count in sorted(reading.notes.items())
         ),
     ]
     if count := reading.refused.total():
-        shown = several(count, "film cannot be shown and counts", "films cannot be shown and count")
+        shown = several(count, "image cannot be shown and counts", "images cannot be shown and count")
         words = f"{shown} as failed: {_listed(reading.refused)}"
-        odd.append(Notice(code="films_refused", count=count, message=f"{words}. Mended ones: --retry-failed"))
+        notices.append(Notice(code="films_refused", count=count, message=f"{words}. Mended ones: --retry-failed"))
     if changed:
-        others = several(changed, "film is no longer the file that was", "films are no longer the files that were")
-        words = f"{others} asked about: not judged again"
-        odd.append(Notice(code="films_changed", count=changed, message=words))
-    return odd
+        others = several(changed, "image has changed since it was", "images have changed since they were")
+        words = f"{others} judged: not judged again"
+        notices.append(Notice(code="films_changed", count=changed, message=words))
+    return notices
 
 
 def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {code}" for code, count in sorted(counts.items(), key=lambda item: -item[1]))
-
-
-# What a worker that dies costs.
-IMAGES_PER_BLOCK = 32
-# A small run is cut finer, so that every worker has something to do.
-BLOCKS_PER_WORKER = 4
-
-W = TypeVar("W")
-Images = Iterable[tuple[str, Any]]
-"""Image ids, each with its image or with the reason why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +306,7 @@ class BlockTask(Generic[W]):
     """Makes a worker for blocks: `reads` opens the images of a block, and what `begin` returns handles them."""
 
     work: Any
-    """What is done to each image: see `films.work.Work`."""
+    """What is done to each image: see `images.worker`."""
     reads: type[Passage[Any, Any]]
     begin: Callable[[], Callable[[Images, Block], W]]
     """Called once in each process: what is heavy is opened then."""

@@ -25,8 +25,8 @@ from bpals.store.ledger.transfer import Clash, answer_words
 from bpals.store.shards import Draw, Shard
 from bpals.store.workspace import Workspace
 from bpals.tasks.datasets import dataset_of
-from bpals.tasks.image_access import Named, films_of
-from bpals.tasks.judge import JudgeRun, ended, seal_asked
+from bpals.tasks.image_access import ImageManifest, manifest_of
+from bpals.tasks.judge import JudgeRun, summarise, write_ledger_answers
 from bpals.text import several
 from bpals.types import JudgeCard, Notice, Question
 
@@ -107,11 +107,11 @@ def _refuse_part(part: Workspace, home: Workspace) -> None:
         )
 
 
-def _name_films(home: Workspace, parts: Sequence[Workspace], merged: Merged) -> Named:
+def _name_films(home: Workspace, parts: Sequence[Workspace], merged: Merged) -> ImageManifest:
     """Name the images of the dataset that all parts and the target share; a part of another dataset is refused."""
     named = next((each for each in (home, *parts) if each.remembered("source")), home)
     source, mapping = dataset_of(named)
-    films = films_of(source, mapping)
+    films = manifest_of(source, mapping)
     for part in parts:
         if part.remembered("fingerprint") is None:
             words = f"{part.path} does not say what its dataset was: taken for {_dataset(named, films.fingerprint)}"
@@ -147,7 +147,7 @@ def _dataset(home: Workspace, fingerprint: str | None = None) -> str:
 def _take(
     part: Workspace,
     target: Ledger,
-    films: Named,
+    films: ImageManifest,
     merged: Merged,
     counted: dict[str, int],
     watch: Watch,
@@ -171,7 +171,7 @@ def _take(
 
 
 def _enrol(
-    part: Workspace, target: Ledger, films: Named, known: Mapping[str, Any], questions: Sequence[Question]
+    part: Workspace, target: Ledger, films: ImageManifest, known: Mapping[str, Any], questions: Sequence[Question]
 ) -> int:
     """Give the judge's number in the target; another judge of the same name, or another dataset, is refused."""
     card = card_of(known)
@@ -187,7 +187,7 @@ def _enrol(
 
 def _finish(
     home: Workspace,
-    films: Named,
+    films: ImageManifest,
     target: Ledger,
     known: Mapping[str, Any],
     new: int,
@@ -202,11 +202,13 @@ def _finish(
         words = f"judge {known['judge']!r}: {those} not in the dataset, first {foreign[0]}: kept, and not audited"
         notices.append(Notice(code="films_elsewhere", count=len(foreign), message=words))
     merged.notices += notices
-    run = seal_asked(home, films, target, card_of(known), state, notices)
+    run = write_ledger_answers(home, films, target, card_of(known), state, notices)
     return MergedJudge(run=run, new=new, known=target.counts(known["judge_id"])["films"] - new)
 
 
-def _merge_tables(home: Workspace, films: Named, name: str, parts: Sequence[Workspace], merged: Merged) -> MergedJudge:
+def _merge_tables(
+    home: Workspace, films: ImageManifest, name: str, parts: Sequence[Workspace], merged: Merged
+) -> MergedJudge:
     """Join the finished answers of a judge that no ledger holds, such as a table."""
     here = [home] if name in home.judge_names() else []
     judges = [each.judge(name) for each in (*here, *(part for part in parts if name in part.judge_names()))]
@@ -224,11 +226,11 @@ def _merge_tables(home: Workspace, films: Named, name: str, parts: Sequence[Work
     record = judges[0].record
     extra = {key: value for key, value in record.items() if key not in ("format", "card", "counts", "files")}
     path = home.write_judge(name, record["card"], answers, about_films, extra)
-    run = ended(card_of(record["card"]), str(record.get("state", "done")), answers, path, ())
+    run = summarise(card_of(record["card"]), str(record.get("state", "done")), answers, path, ())
     return MergedJudge(run=run, new=run.films - before, known=before)
 
 
-def _refuse_other(judge: str, dataset: str, films: Named, home: str, differs: Sequence[str]) -> None:
+def _refuse_other(judge: str, dataset: str, films: ImageManifest, home: str, differs: Sequence[str]) -> None:
     """Refuse a judge of another dataset, and another judge of the same name."""
     if dataset != films.dataset:
         raise UsageError(

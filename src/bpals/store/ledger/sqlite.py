@@ -149,9 +149,11 @@ class Place:
         return True
 
     def _read_header(self) -> None:
+        # Asked before the file is read: a ledger that is finished in between would look cut off.
+        half_made = self.birth.exists()
         with self.path.open("rb") as file:
             header = file.read(100)
-        if self.birth.exists() and header[:16] in {b"", MAGIC}:
+        if half_made and header[:16] in {b"", MAGIC}:
             return
         if not header:
             raise WorkspaceError(

@@ -37,7 +37,14 @@ EXTRAS = "review,vlm,postgres,sr,dicom"
 DONE = "done.json"
 
 Words = Sequence[tuple[str, str]]
-WORDS: Words = ()
+WORDS: Words = (
+    ("films", "images"),
+    ("film", "image"),
+    ("with the claim", "with the label"),
+    ("claimed", "labelled"),
+    ("the rest of the record", "the metadata"),
+    ("the record alone", "the metadata alone"),
+)
 """Words that changed on purpose, (before, after), in reasons and in the strings of JSON; keys and codes never change.
 
 `{}` stands for anything, in the same order on both sides: ("of {} films {} are", "of {} images, {} are").
@@ -75,6 +82,7 @@ MASKED = (
             ("packages", "what is installed beside it"),
             ("seconds", "a clock"),
             ("files", "each file is compared by itself; signal.parquet and report.html hold prose"),
+            ("version", "a hash of signal.parquet, whose reasons have other words"),
             ("sealed", "a hash of judgments/*.json, which has times in it and is compared by itself"),
             ("reason", "prose, beside the value that is compared"),
             ("message", "prose, beside the code that is compared"),
@@ -121,6 +129,9 @@ MASKED = (
     ),
     Mask("*.dcm", "TextValue", "where it is the time of the import", but=r"^(?!\d{4}-\d\d-\d\dT).*"),
 )
+
+NEW_KINDS = {"record"}
+"""Kinds that `bpals judge list` shows since it reads the registry, which sorts them by name."""
 
 Difference = str | None
 """The first difference, in one line; none where there is none."""
@@ -274,8 +285,16 @@ def _named(record: Any) -> dict[str, Any]:
     }
 
 
+def _json(file: Path) -> Any:
+    read = json.loads(file.read_text(encoding="utf-8"))
+    if file.name == "list.json":
+        kinds = [row for row in read["kinds"] if row["kind"] not in NEW_KINDS]
+        read["kinds"] = sorted(kinds, key=lambda row: str(row["kind"]))
+    return read
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
-    ".json": lambda file: json.loads(file.read_text(encoding="utf-8")),
+    ".json": _json,
     ".csv": _csv,
     ".dcm": _dicom,
     ".parquet": pl.read_parquet,

@@ -31,7 +31,6 @@ QUOTES = {
         "The last lines show",
         "In the example .211",
         "In the example it is .010",
-        "For women",
         "It prints a rate",
     )
 }

@@ -31,8 +31,6 @@ QUOTES = {
         "The last lines show",
         "In the example .211",
         "In the example it is .010",
-        "For women",
-        "It prints a rate",
     )
 }
 """How those paragraphs of a page begin that quote what its python blocks print."""

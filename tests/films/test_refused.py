@@ -12,7 +12,7 @@ from bpals.images.prepare import NOTES
 from world.source_tree import TREE
 
 ROOM = {name: module for name, module in TREE.items() if module.room == "images"}
-PAGE = (shape.ROOT / "docs" / "films.md").read_text(encoding="utf-8")
+PAGE = (shape.ROOT / "docs" / "images.md").read_text(encoding="utf-8")
 
 
 def codes():
@@ -28,7 +28,7 @@ def codes():
 def test_every_reason_is_in_the_docs_and_in_the_list():
     """A code that is counted in a run can be looked up, and no code is listed that nothing gives."""
     given = set(codes()) | {"unsafe_path", "link", "duplicate_name", "encrypted"}
-    table = PAGE.split("## Why a film is refused")[1].split("\n## ")[0]
+    table = PAGE.split("## Why an image is refused")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| ?`(\w+)`", table, re.MULTILINE)) == given
     listed = formats.__doc__.split("\n\n", 1)[1]
     assert not [code for code in given if not re.search(rf"\b{code}\b", listed)]
@@ -36,7 +36,7 @@ def test_every_reason_is_in_the_docs_and_in_the_list():
 
 def test_every_note_is_in_the_docs():
     """What is done to a film that is not plain grey stands in the table."""
-    table = PAGE.split("## What is done to a film")[1].split("\n## ")[0]
+    table = PAGE.split("## What is done to an image")[1].split("\n## ")[0]
     assert re.findall(r"^\| ?`(\w+)`", table, re.MULTILINE) == list(NOTES)
 
 

@@ -474,4 +474,4 @@ def summary(record: Mapping[str, Any]) -> str:
     unread = f" ({record['films'] - checked:,} more could not be read)" if checked < record["films"] else ""
     skipped = f", not for {', '.join(record['not_looked_for'])}" if record.get("not_looked_for") else ""
     words = ", ".join(fired.values()) or "nothing odd was found"
-    return f"{several(checked, 'image was', 'images were')} checked{unread}{skipped}: {words} (docs/film-checks.md)"
+    return f"{several(checked, 'image was', 'images were')} checked{unread}{skipped}: {words} (docs/image-checks.md)"

@@ -32,8 +32,8 @@ from bpals.images.picture import Plate, decode_jpeg, expose_png
 from bpals.images.prepare import FLAT, kind_of
 from bpals.types import Notice, Refusal
 
-MOST_KEPT = 256 << 20
-"""Bytes of renditions that are kept: about 600 films of NIH."""
+MOST_KEPT = 256 << 20  # bytes of renditions: about 600 films of NIH
+REFUSAL_BYTES = 200  # what a kept reason counts for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,34 +41,22 @@ class Rendition:
     """One film for a reader's screen."""
 
     kind: Literal["png8", "grey16"]
-    content: bytes
-    """What is sent: a PNG, or gzip."""
+    content: bytes  # what is sent: a PNG, or gzip
     width: int
     height: int
     window: float
     level: float
-    sha256: str
-    """Of the file's bytes: which film this is; never sent to a reader."""
+    sha256: str  # of the file's bytes: which film this is; never sent to a reader
     bits: int = 8
     slope: float = 1.0
-    intercept: float = 0.0
-    """A value times the slope, plus this, is what the file calls it."""
-    spacing_mm: tuple[float, float] | None = None
-    """From one pixel to the next, down and across, where the file says so."""
+    intercept: float = 0.0  # a value times the slope, plus this, is what the file calls it
+    spacing_mm: tuple[float, float] | None = None  # from one pixel to the next, down and across, where the file says
 
     def about(self) -> dict[str, object]:
         """Say what a browser must know to show it: the header X-Film; nothing in it tells which film it is."""
-        return {
-            "kind": self.kind,
-            "width": self.width,
-            "height": self.height,
-            "bits": self.bits,
-            "window": self.window,
-            "level": self.level,
-            "slope": self.slope,
-            "intercept": self.intercept,
-            "spacing_mm": list(self.spacing_mm) if self.spacing_mm else None,
-        }
+        names = ("kind", "width", "height", "bits", "window", "level", "slope", "intercept")
+        spacing = list(self.spacing_mm) if self.spacing_mm else None
+        return {name: getattr(self, name) for name in names} | {"spacing_mm": spacing}
 
 
 def render(content: bytes) -> Rendition | Refusal:
@@ -132,12 +120,12 @@ def _grey16(values: npt.NDArray[np.uint16]) -> bytes:
     return packer.compress(high.tobytes()) + packer.compress(low.tobytes()) + packer.flush()
 
 
-@dataclass(slots=True)
 class _Making:
-    """A rendition that somebody is making and others wait for."""
+    """A rendition that one thread is making and others wait for."""
 
-    done: threading.Event
-    made: Rendition | Refusal | None = None
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.made: Rendition | Refusal | None = None
 
 
 class Renditions:
@@ -167,7 +155,7 @@ class Renditions:
             making = self._making.get(image_id)
             mine = making is None
             if making is None:
-                making = self._making[image_id] = _Making(threading.Event())
+                making = self._making[image_id] = _Making()
         if not mine:
             making.done.wait()
             return making.made or self.film(image_id)
@@ -203,4 +191,4 @@ class Renditions:
 
 
 def _size(made: Rendition | Refusal) -> int:
-    return len(made.content) if isinstance(made, Rendition) else 200
+    return len(made.content) if isinstance(made, Rendition) else REFUSAL_BYTES

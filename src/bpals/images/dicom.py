@@ -271,9 +271,8 @@ def _scale(record: Any, stored: npt.NDArray[Any]) -> _Scale:
     if linear is not None:
         return _Scale(places, linear.width / step, (linear.centre - origin) / step, origin, step)
     codes, padding = _codes(record, stored), record.get("PixelPaddingValue")
-    return _Scale(
-        places, *span(places[codes if padding is None else codes[values[codes] != int(padding)]]), origin, step
-    )
+    window, level = span(places[codes if padding is None else codes[values[codes] != int(padding)]])
+    return _Scale(places, window, level, origin, step)
 
 
 def _spacing(record: Any) -> tuple[float, float] | None:

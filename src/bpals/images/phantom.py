@@ -1,6 +1,6 @@
-"""A phantom: a chest film that was drawn, not taken, with the findings that it is told to have.
+"""A phantom: a chest film that is drawn, not taken, with the findings that it should have.
 
-It is there to try a reading room on, without a download and without a patient. It looks enough like a film that
+It serves to try a reading room, without a download and without a patient. It looks enough like a film that
 window, zoom and a verdict make sense; nobody should learn radiology from it, and no judge should be scored on it.
 """
 
@@ -16,8 +16,7 @@ from PIL import Image
 
 Plane = npt.NDArray[np.float64]
 
-AIR, TISSUE, BONE = 0.16, 0.62, 0.16
-"""How bright a lung, a body and what a rib adds are, of 1."""
+AIR, TISSUE, BONE = 0.16, 0.62, 0.16  # how bright a lung and a body are, and how much a rib adds, of 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +25,13 @@ class _Chest:
 
     x: Plane
     y: Plane
-    lungs: Plane
-    """1 within the lungs, 0 outside, with soft edges."""
-    hand: np.random.Generator
-    size: float
-    """Of this patient."""
+    lungs: Plane  # 1 within the lungs, 0 outside, with soft edges
+    random: np.random.Generator
+    size: float  # of this patient
 
     def side(self) -> float:
         """Choose a lung: -1 is the left of the picture."""
-        return float(self.hand.choice([-1.0, 1.0]))
+        return float(self.random.choice([-1.0, 1.0]))
 
     def spot(self, x: float, y: float, width: float, height: float, soft: float = 0.25) -> Plane:
         """Give an ellipse: 1 inside, 0 outside."""
@@ -43,7 +40,7 @@ class _Chest:
 
     def grain(self, coarse: int) -> Plane:
         """Give smooth noise between 0 and 1, with so many waves across the film."""
-        small = self.hand.uniform(0, 255, (coarse, coarse)).astype(np.uint8)
+        small = self.random.uniform(0, 255, (coarse, coarse)).astype(np.uint8)
         big = Image.fromarray(small).resize((self.x.shape[1], self.x.shape[0]), Image.Resampling.BICUBIC)
         return np.asarray(big, dtype=np.float64) / 255
 
@@ -55,7 +52,7 @@ def _step(value: Plane) -> Plane:
 
 def _atelectasis(chest: _Chest, film: Plane) -> Plane:
     side = chest.side()
-    band = chest.y - (0.34 + 0.12 * side * chest.x + chest.hand.uniform(-0.06, 0.06))
+    band = chest.y - (0.34 + 0.12 * side * chest.x + chest.random.uniform(-0.06, 0.06))
     return film + 0.2 * np.exp(-((band / 0.016) ** 2)) * chest.spot(0.45 * side, 0.34, 0.24, 0.3) * chest.lungs
 
 
@@ -64,7 +61,7 @@ def _cardiomegaly(chest: _Chest, film: Plane) -> Plane:
 
 
 def _consolidation(chest: _Chest, film: Plane) -> Plane:
-    side, high = chest.side(), chest.hand.uniform(-0.25, 0.2)
+    side, high = chest.side(), chest.random.uniform(-0.25, 0.2)
     dense = chest.spot(0.42 * side, high, 0.22, 0.2, 0.5) * _step((chest.grain(14) - 0.35) * 4)
     return film + 0.34 * dense * chest.lungs
 
@@ -75,7 +72,7 @@ def _edema(chest: _Chest, film: Plane) -> Plane:
 
 
 def _effusion(chest: _Chest, film: Plane) -> Plane:
-    side, level = chest.side(), chest.hand.uniform(0.3, 0.42)
+    side, level = chest.side(), chest.random.uniform(0.3, 0.42)
     beside = side * chest.x
     curve = level + 0.1 - 0.5 * np.clip(beside - 0.45, 0, 1) + 0.2 * np.clip(0.45 - beside, 0, 1)
     return film + (0.62 - film) * _step((chest.y - curve) / 0.05) * (beside > 0) * chest.lungs
@@ -97,17 +94,17 @@ def _hernia(chest: _Chest, film: Plane) -> Plane:
 
 
 def _infiltration(chest: _Chest, film: Plane) -> Plane:
-    side, high = chest.side(), chest.hand.uniform(-0.1, 0.3)
+    side, high = chest.side(), chest.random.uniform(-0.1, 0.3)
     return film + 0.2 * chest.spot(0.4 * side, high, 0.26, 0.3, 0.9) * chest.grain(26) * chest.lungs
 
 
 def _mass(chest: _Chest, film: Plane) -> Plane:
-    x, y = 0.42 * chest.side(), chest.hand.uniform(-0.4, 0.1)
+    x, y = 0.42 * chest.side(), chest.random.uniform(-0.4, 0.1)
     return film + 0.3 * chest.spot(x, y, 0.12, 0.11, 0.16) * chest.lungs
 
 
 def _nodule(chest: _Chest, film: Plane) -> Plane:
-    x, y = chest.side() * chest.hand.uniform(0.36, 0.5), chest.hand.uniform(-0.4, 0.1)
+    x, y = chest.side() * chest.random.uniform(0.36, 0.5), chest.random.uniform(-0.4, 0.1)
     return film + 0.26 * chest.spot(x, y, 0.042, 0.042, 0.2) * chest.lungs
 
 
@@ -125,7 +122,7 @@ def _pneumonia(chest: _Chest, film: Plane) -> Plane:
 
 
 def _pneumothorax(chest: _Chest, film: Plane) -> Plane:
-    side, wide = chest.side(), chest.hand.uniform(0.1, 0.17)
+    side, wide = chest.side(), chest.random.uniform(0.1, 0.17)
     beside = side * chest.x
     away = np.sqrt(((beside - 0.4) / (0.36 - wide)) ** 2 + ((chest.y + 0.02) / 0.58) ** 2)
     free = (away > 1) & (beside > 0.2) & (chest.y < 0.3)
@@ -155,17 +152,17 @@ FINDINGS: dict[str, Callable[[_Chest, Plane], Plane]] = {
 
 def draw_phantom(findings: Collection[str], *, seed: int, side_px: int = 640, bits: int = 8) -> bytes:
     """Draw a film with these findings and no other, as a grey PNG of 8 or 16 bits; the same seed is the same film."""
-    hand = np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
     y, x = np.mgrid[-1 : 1 : side_px * 1j, -1 : 1 : side_px * 1j]
-    x, y = x + hand.uniform(-0.03, 0.03), y + hand.uniform(-0.03, 0.03)
-    size = hand.uniform(0.92, 1.06)
-    chest = _Chest(x=x, y=y, lungs=_lungs(x, y, size), hand=hand, size=size)
+    x, y = x + random.uniform(-0.03, 0.03), y + random.uniform(-0.03, 0.03)
+    size = random.uniform(0.92, 1.06)
+    chest = _Chest(x=x, y=y, lungs=_lungs(x, y, size), random=random, size=size)
     film, heart = _anatomy(chest)
     chest = replace(chest, lungs=chest.lungs * (1 - heart))
     for name, draw in FINDINGS.items():
         if name in findings:
             film = draw(chest, film)
-    film = np.clip(film + hand.normal(0, 0.014, film.shape), 0, 1)
+    film = np.clip(film + random.normal(0, 0.014, film.shape), 0, 1)
     buffer = io.BytesIO()
     grey = (film * (2**bits - 1)).astype(np.uint8 if bits == 8 else np.uint16)
     Image.fromarray(grey).save(buffer, "PNG", compress_level=3)

@@ -1,8 +1,8 @@
 """A stream of images: read here one after another, treated in worker processes, and given in order.
 
-`prepared` gives each image as a judge is shown it. `looked` gives numbers: bytes -> 8-bit grey -> a grey square -> a row
-of features, with no picture written on the way. What treats an image is made in each worker from its name, so that
-nothing but words goes to a worker, and nothing but words and numbers comes back.
+`prepared` gives each image as a judge is shown it. `looked` gives numbers: bytes -> 8-bit grey -> a grey square ->
+a row of features, with no picture written on the way. What treats an image is made in each worker from its name, so
+that nothing but words goes to a worker, and nothing but words and numbers comes back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One process that treats images: bytes in, what was made of them or a refusal out, nothing else.
 
 It is a program of its own (`python -m bpals.images.worker`) and not a fork, so that it shares nothing with the run, and
-needs no `if __name__ == "__main__"` in the script of whoever calls us. What it sends is plain text and numbers: an image
-that took it over could not make the run do anything.
+needs no `if __name__ == "__main__"` in the script of whoever calls us. What it sends is plain text and numbers: an
+image that took it over could not make the run do anything.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol, Self
+from typing import IO, NamedTuple, Self
 
 from bpals.errors import FilmError
 from bpals.images.formats import MOST_BYTES, MOST_MEMBERS, MOST_RATIO, SMALL_BYTES, Refused, check_bytes, read_size
@@ -76,12 +76,8 @@ class Spot(NamedTuple):
     entry: Entry
 
 
-class Reader(Protocol):
-    """Gives the bytes of entries, one at a time."""
-
-    def __call__(self, entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
-        """Read one entry whole, or its first bytes, or raise Refused."""
-        ...
+Reader = Callable[[Entry, int], bytes]
+"""Reads one entry whole, or its first bytes up to a number, or raises Refused."""
 
 
 class Holder(ABC):
@@ -101,6 +97,18 @@ class Holder(ABC):
     @abstractmethod
     def reading(self) -> AbstractContextManager[Reader]:
         """Open it for reading."""
+
+
+def open_archive(path: Path) -> Holder:
+    """Say what an archive is, by its first bytes."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(6)
+    except OSError:  # reported when it is listed
+        return Tar(path)
+    if start.startswith(ZIP_STARTS):
+        return Zip(path)
+    return StreamedTar(path) if start.startswith((GZIP, BZIP2, XZ)) else Tar(path)
 
 
 class Closing:
@@ -200,7 +208,7 @@ class Folder(Holder):
         """Open nothing yet: each file is opened when it is read."""
         yield self._read
 
-    def _read(self, entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
+    def _read(self, entry: Entry, most: int) -> bytes:
         try:
             # Not blocking: a pipe that took the file's place since it was listed must not hold up the run.
             file = os.open(self.path / entry.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -243,7 +251,7 @@ class Zip(Holder):
         with self._open() as archive:
             members = archive.infolist()
 
-            def read(entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
+            def read(entry: Entry, most: int) -> bytes:
                 if entry.at >= len(members) or members[entry.at].filename != entry.name:
                     raise Refused("changed", "its zip is not the one that was listed: start again")
                 try:
@@ -310,7 +318,7 @@ class Tar(Holder):
         """Open it once for all that is read."""
         with self.path.open("rb") as stream:
 
-            def read(entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
+            def read(entry: Entry, most: int) -> bytes:
                 try:
                     stream.seek(entry.at)
                     return _read_bounded(stream, entry.size, most)
@@ -358,17 +366,16 @@ class StreamedTar(Holder):
 
     def entries(self) -> Iterator[Entry]:
         """List every file by unpacking all of it once, and look at the size of each image while it passes."""
-        with self.unpacked() as stream:
-            for number, member in enumerate(_walk_members(stream, self.path)):
-                refusal, pixels = _tar_refusal(member), None
-                try:
-                    if refusal is None:
-                        stream.seek(member.offset_data)
-                        pixels = count_pixels(stream.read(min(HEAD, member.size)))
-                except TAR_DAMAGED:
-                    yield Entry(member.name, member.size, number, refusal=CUT)
-                    raise FilmError(f"{self.path.name} is cut short or damaged after {number:,} members") from None
-                yield Entry(member.name, member.size, number, pixels, refusal)
+        for number, member, stream in self.members():
+            refusal, pixels = _tar_refusal(member), None
+            try:
+                if refusal is None:
+                    stream.seek(member.offset_data)
+                    pixels = count_pixels(stream.read(min(HEAD, member.size)))
+            except TAR_DAMAGED:
+                yield Entry(member.name, member.size, number, refusal=CUT)
+                raise FilmError(f"{self.path.name} is cut short or damaged after {number:,} members") from None
+            yield Entry(member.name, member.size, number, pixels, refusal)
 
     @contextmanager
     def unpacked(self) -> Iterator[IO[bytes]]:
@@ -376,26 +383,43 @@ class StreamedTar(Holder):
         with self.path.open("rb") as stored:
             start = stored.read(6)
             most = _most_unpacked(stored)
-            with _unpacker(start)(stored) as packed:
+            unpack = bz2.open if start.startswith(BZIP2) else lzma.open if start.startswith(XZ) else gzip.open
+            with unpack(stored) as packed:
                 yield ForwardStream(packed, most)  # type: ignore[misc]
+
+    def members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
+        """Walk through it once: each member with its number, and the stream, which stands behind its header."""
+        with self.unpacked() as stream:
+            for number, member in enumerate(_walk_members(stream, self.path)):
+                yield number, member, stream
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
         """Go through it once; an entry that stands before the last one read starts it anew."""
-        passage = _ForwardReader(self)
+        walk, following, broken = self.members(), 0, False
+
+        def read(entry: Entry, most: int) -> bytes:
+            nonlocal walk, following, broken
+            check_bytes(entry.size)
+            if entry.at < following:
+                walk.close()
+                walk, following, broken = self.members(), 0, False
+            if broken:
+                raise Refused(CUT.code, CUT.message)
+            try:
+                for number, member, stream in walk:
+                    following = number + 1
+                    if number == entry.at:
+                        return _read_member(stream, member, entry)[:most]
+            except (FilmError, *TAR_DAMAGED):
+                broken = True
+                raise Refused(CUT.code, CUT.message) from None
+            raise Refused("changed", CHANGED)
+
         try:
-            yield passage.read
+            yield read
         finally:
-            passage.close()
-
-
-def _unpacker(start: bytes) -> Callable[[IO[bytes]], IO[bytes]]:
-    """Choose by the first bytes of a file."""
-    if start.startswith(BZIP2):
-        return bz2.BZ2File
-    if start.startswith(XZ):
-        return lzma.LZMAFile
-    return lambda stored: gzip.GzipFile(fileobj=stored)  # type: ignore[return-value]
+            walk.close()
 
 
 def _most_unpacked(stored: IO[bytes]) -> int:
@@ -403,45 +427,6 @@ def _most_unpacked(stored: IO[bytes]) -> int:
     most = GRACE + MOST_RATIO * stored.seek(0, 2)
     stored.seek(0)
     return most
-
-
-class _ForwardReader:
-    """One walk through a compressed tar."""
-
-    def __init__(self, tar: StreamedTar) -> None:
-        self._tar = tar
-        self._walk: Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None] | None = None
-        self._next = 0
-        self._broken = False
-
-    def read(self, entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
-        """Move on to an entry and give its bytes."""
-        check_bytes(entry.size)
-        if self._walk is None or entry.at < self._next:
-            self.close()
-            self._walk, self._next, self._broken = self._members(), 0, False
-        if self._broken:
-            raise Refused(CUT.code, CUT.message)
-        try:
-            for number, member, stream in self._walk:
-                self._next = number + 1
-                if number == entry.at:
-                    return _read_member(stream, member, entry)[:most]
-        except (FilmError, *TAR_DAMAGED):
-            self._broken = True
-            raise Refused(CUT.code, CUT.message) from None
-        raise Refused("changed", CHANGED)
-
-    def _members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
-        with self._tar.unpacked() as stream:
-            for number, member in enumerate(_walk_members(stream, self._tar.path)):
-                yield number, member, stream
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._walk is not None:
-            self._walk.close()
-            self._walk = None
 
 
 def _read_member(stream: IO[bytes], member: tarfile.TarInfo, entry: Entry) -> bytes:
@@ -591,7 +576,7 @@ class GzippedTar(StreamedTar):
             passed: list[tarfile.TarInfo] = []
             ended = ("changed", CHANGED)
 
-            def read(entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
+            def read(entry: Entry, most: int) -> bytes:
                 nonlocal ended
                 check_bytes(entry.size)
                 try:

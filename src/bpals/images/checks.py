@@ -20,22 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bpals.images.defects import (
-    Bools,
-    Detection,
-    Features,
-    Ints,
-    Line,
-    Sample,
-    Scale,
-    blocks,
-    crossfitted,
-    detect,
-    fit,
-    gathered,
-)
+from bpals.images.defects import Detection, Features, Line, Sample, Scale, blocks, crossfitted, detect, fit, gathered
 from bpals.images.ocr import Lettered
-from bpals.images.stream import Floats, Grey
+from bpals.images.stream import Bools, Floats, Grey, Ints
 from bpals.metrics import auroc
 from bpals.types import FILM_CHECKS
 

@@ -17,22 +17,16 @@ from typing import Any
 
 from bpals.errors import FilmError
 from bpals.images.archives import (
-    BZIP2,
-    GZIP,
     HEAD,
-    XZ,
-    ZIP_STARTS,
     Closing,
     Entry,
     Folder,
     Holder,
     Readers,
     Spot,
-    StreamedTar,
-    Tar,
-    Zip,
     count_pixels,
     gzipped,
+    open_archive,
 )
 from bpals.images.formats import Refused
 from bpals.text import several
@@ -66,12 +60,12 @@ def open_shelf(
     known = Listing(listing)
     survey = Survey(None if wanted is None else Names(wanted), known)
     if root.is_file():
-        survey.add(_archive(root), root.name)
+        survey.add(open_archive(root), root.name)
     else:
         folder, archives = Folder(root.resolve()), list[Entry]()
         survey.add(folder, "", archives)
         for entry in archives:
-            survey.add(_archive(folder.path / entry.name), entry.name)
+            survey.add(open_archive(folder.path / entry.name), entry.name)
     known.save()
     survey.settle()
     if not survey.spots:
@@ -82,27 +76,12 @@ def open_shelf(
     return Shelf(survey.holders, spots, missing, survey.notices(root.name, missing))
 
 
-def _archive(path: Path) -> Holder:
-    """Say what an archive is, by its first bytes."""
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(6)
-    except OSError:  # reported when it is listed
-        return Tar(path)
-    if start.startswith(ZIP_STARTS):
-        return Zip(path)
-    return StreamedTar(path) if start.startswith((GZIP, BZIP2, XZ)) else Tar(path)
-
-
 class Shelf:
     """Images by their ids."""
 
-    found: tuple[str, ...]
-    """Ids that are there, in the order in which they were wanted."""
-    missing: tuple[str, ...]
-    """Ids that were wanted and are not there."""
-    notices: tuple[Notice, ...]
-    """What is odd: images missing, images that are not in the dataset, copies, archives read in part."""
+    found: tuple[str, ...]  # ids that are there, in the order in which they were wanted
+    missing: tuple[str, ...]  # ids that were wanted and are not there
+    notices: tuple[Notice, ...]  # images missing or not in the dataset, copies, archives read in part
 
     def __init__(
         self, holders: list[Holder], spots: dict[str, Spot], missing: Iterable[str], notices: Iterable[Notice]

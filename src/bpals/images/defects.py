@@ -20,12 +20,9 @@ from PIL import Image
 from bpals.images.collection import Shelf
 from bpals.images.picture import Picture
 from bpals.images.prepare import decode_then
-from bpals.images.stream import Eye, Floats, Look, Passage, square
+from bpals.images.stream import Bools, Eye, Floats, Ints, Look, Passage, square
 from bpals.images.worker import called
 from bpals.types import Refusal
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 KEPT = 0.6  # the part of each side that is left of a cropped copy
 FLOOR = 1e-3  # a feature that varies less than this share of the most varying one is scaled no further up
@@ -231,7 +228,7 @@ def looked_at_copies(
     shelf: Shelf, image_ids: Iterable[str], look: Look, *, workers: int | None = None
 ) -> Passage[Copies, Copies]:
     """Look at the altered copies of images; 0 workers look in this process."""
-    return Passage(shelf, image_ids, Altering.like(look), workers=workers)
+    return Passage(shelf, image_ids, Altering(**asdict(look)), workers=workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,15 +247,6 @@ class Altering:
     side_px: int
     eye: str
     given: Mapping[str, Any]
-
-    @classmethod
-    def like(cls, look: Look) -> Altering:
-        """Look at copies as at the images."""
-        return cls(side_px=look.side_px, eye=look.eye, given=look.given)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Write it out for a worker."""
-        return asdict(self)
 
     def begin(self) -> Callable[[bytes], Copies | Refusal]:
         """Make the eye, and give the function that looks at the copies of one image."""

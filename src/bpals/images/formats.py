@@ -25,6 +25,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bpals.types import Refusal
 
@@ -86,24 +87,18 @@ def read_size(content: bytes) -> tuple[int, int] | None:
     """Give width and height in pixels from the start of a PNG or JPEG; None for any other file."""
     try:
         if content.startswith(PNG_START):
-            png = read_png_header(content)
-            return png.width_px, png.height_px
-        if content.startswith(JPEG_START):
-            jpeg = read_jpeg_header(content)
-            return jpeg.width_px, jpeg.height_px
+            return read_png_header(content)[:2]
+        return read_jpeg_header(content)[:2] if content.startswith(JPEG_START) else None
     except Refused:
-        pass
-    return None
+        return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JpegHeader:
+class JpegHeader(NamedTuple):
     """What the frame marker says."""
 
     width_px: int
     height_px: int
     depth: int
-    channels: int
     marker: int
 
 
@@ -113,8 +108,8 @@ def read_jpeg_header(content: bytes) -> JpegHeader:
         if marker in FRAMES:
             if length < 6:
                 raise Refused("corrupt", "the JPEG has no valid header")
-            depth, height, width, channels = struct.unpack_from(">BHHB", content, at)
-            return JpegHeader(width_px=width, height_px=height, depth=depth, channels=channels, marker=marker)
+            depth, height, width = struct.unpack_from(">BHH", content, at)
+            return JpegHeader(width, height, depth, marker)
         if marker in {SCAN, END}:
             break
     raise Refused("corrupt", "the JPEG does not say how large it is")
@@ -182,8 +177,7 @@ class Inflated:
             self.count += rest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PngHeader:
+class PngHeader(NamedTuple):
     """What the first chunk says."""
 
     width_px: int
@@ -213,7 +207,7 @@ def read_png_header(content: bytes) -> PngHeader:
     fits = depth in DEPTHS.get(colour, ()) and packing == filtering == 0 and interlace in {0, 1}
     if (length, kind) != (13, b"IHDR") or not fits or not width or not height:
         raise Refused("corrupt", "the PNG has no valid header")
-    return PngHeader(width_px=width, height_px=height, depth=depth, colour=colour, interlaced=bool(interlace))
+    return PngHeader(width, height, depth, colour, interlaced=bool(interlace))
 
 
 def check_png(content: bytes) -> bytes:

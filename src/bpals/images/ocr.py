@@ -69,10 +69,6 @@ class Lettered:
 class Lettering:
     """How images are read: at their full size, by rapidocr on one thread."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Write it out for a worker."""
-        return {}
-
     def begin(self) -> Callable[[bytes], Lettered | Refusal]:
         """Load the OCR, and give the function that reads one image."""
         read = import_silent(OCR).RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1)

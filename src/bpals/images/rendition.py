@@ -18,6 +18,7 @@ import os
 import threading
 import zlib
 from collections import OrderedDict
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,19 +121,10 @@ def _grey16(values: npt.NDArray[np.uint16]) -> bytes:
     return packer.compress(high.tobytes()) + packer.compress(low.tobytes()) + packer.flush()
 
 
-class _Making:
-    """A rendition that one thread is making and others wait for."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.made: Rendition | Refusal | None = None
-
-
 class Renditions:
     """The renditions of a shelf, made when they are asked for; the latest are kept, up to so many bytes."""
 
-    notices: tuple[Notice, ...]
-    """What a user should know before the first film is asked for."""
+    notices: tuple[Notice, ...]  # what a user should know before the first film is asked for
 
     def __init__(self, shelf: Shelf, *, most_bytes: int = MOST_KEPT) -> None:
         """Read nothing yet."""
@@ -140,7 +132,7 @@ class Renditions:
         self._most = most_bytes
         self._kept: OrderedDict[str, Rendition | Refusal] = OrderedDict()
         self._bytes = 0
-        self._making: dict[str, _Making] = {}
+        self._making: dict[str, Future[Rendition | Refusal | None]] = {}
         self._lock = threading.Lock()
         # Each film that is decoded takes up to 400 MB while it is.
         self._decoders = threading.BoundedSemaphore(min(4, os.cpu_count() or 1))
@@ -155,18 +147,19 @@ class Renditions:
             making = self._making.get(image_id)
             mine = making is None
             if making is None:
-                making = self._making[image_id] = _Making()
+                making = self._making[image_id] = Future()
         if not mine:
-            making.done.wait()
-            return making.made or self.film(image_id)
+            # None where making it raised: then the one who waited tries it, and gets the error.
+            return making.result() or self.film(image_id)
+        made = None
         try:
-            making.made = self._made(image_id)
-            self._keep(image_id, making.made)
-            return making.made
+            made = self._made(image_id)
+            self._keep(image_id, made)
+            return made
         finally:
             with self._lock:
                 del self._making[image_id]
-            making.done.set()
+            making.set_result(made)
 
     def close(self) -> None:
         """Close the archives of the shelf."""

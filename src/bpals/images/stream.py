@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
@@ -36,6 +36,8 @@ from bpals.types import Film, Notice, Refusal
 G = TypeVar("G")
 Grey = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Eye = Callable[[Grey], Floats]
 """Makes a row of features of a grey square."""
 
@@ -80,10 +82,6 @@ class Look:
     side_px: int = 224
     eye: str  # `module:function`; called with `given`, in each worker, it gives the eye
     given: Mapping[str, Any] = field(default_factory=dict)  # what JSON can carry
-
-    def as_dict(self) -> dict[str, Any]:
-        """Write it out for a worker."""
-        return asdict(self)
 
     def begin(self) -> Callable[[bytes], Seen | Refusal]:
         """Make the eye, and give the function that looks at the bytes of one file."""
@@ -144,12 +142,9 @@ class Passage(Closing, Iterator[tuple[str, G | Refusal]], Generic[M, G]):
     tried again alone, and refused as `poison` when it has ended three. Close it, or read it to its end.
     """
 
-    notes: Counter[str]
-    """How many images had each note of `prepare.NOTES`, so far."""
-    notes_of: dict[str, tuple[str, ...]]
-    """The notes of each image that has some."""
-    refused: Counter[str]
-    """How many images were refused for each reason."""
+    notes: Counter[str]  # how many images had each note of `prepare.NOTES`, so far
+    notes_of: dict[str, tuple[str, ...]]  # the notes of each image that has some
+    refused: Counter[str]  # how many images were refused for each reason
 
     def __init__(
         self,

@@ -14,10 +14,11 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import Field, asdict
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from bpals.errors import MissingExtra
 from bpals.types import Refusal
@@ -43,10 +44,9 @@ M = TypeVar("M", bound=Made)
 
 
 class Work(Protocol[M]):
-    """A way to treat images; it is made anew in each worker, out of `as_dict`."""
+    """A way to treat images: a dataclass of what JSON can carry, made anew in each worker."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Write it out as JSON can: the arguments of the class."""
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def begin(self) -> Callable[[bytes], M | Refusal]:
         """Get ready, and give the function that turns the bytes of one file into a result or a refusal."""
@@ -86,7 +86,7 @@ def unpack(work: Work[M], reply: bytes) -> M | Refusal:
 def terms(work: Work[M]) -> str:
     """Write down which work it is, for a worker."""
     kind = type(work)
-    return json.dumps({"work": f"{kind.__module__}:{kind.__qualname__}", "given": work.as_dict()})
+    return json.dumps({"work": f"{kind.__module__}:{kind.__qualname__}", "given": asdict(work)})
 
 
 def _framed(about: dict[str, object], pixels: bytes) -> bytes:

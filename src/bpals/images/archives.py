@@ -385,7 +385,7 @@ class StreamedTar(Holder):
             most = _most_unpacked(stored)
             unpack = bz2.open if start.startswith(BZIP2) else lzma.open if start.startswith(XZ) else gzip.open
             with unpack(stored) as packed:
-                yield ForwardStream(packed, most)  # type: ignore[misc]
+                yield ForwardStream(packed, most)  # type: ignore[misc, arg-type]
 
     def members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
         """Walk through it once: each member with its number, and the stream, which stands behind its header."""
@@ -434,31 +434,20 @@ def _read_member(stream: IO[bytes], member: tarfile.TarInfo, entry: Entry) -> by
     if (member.name, member.size) != (entry.name, entry.size):
         raise Refused("changed", CHANGED)
     stream.seek(member.offset_data)
-    content = io.BytesIO()
-    while content.tell() < entry.size:
-        piece = stream.read(min(PIECE, entry.size - content.tell()))
-        if not piece:
-            raise EOFError
-        content.write(piece)
-    return content.getvalue()
+    content = b"".join(stream.read(min(PIECE, entry.size - start)) for start in range(0, entry.size, PIECE))
+    if len(content) < entry.size:
+        raise EOFError
+    return content
 
 
-class _Unpacked(io.RawIOBase):
-    """A stream whose places are unpacked bytes, and which stops at a bomb."""
+class _Unpacked:
+    """A stream as `tarfile` needs it, whose places are unpacked bytes, and which stops at a bomb."""
 
     def __init__(self, stored: IO[bytes], most: int) -> None:
         """Begin at the start."""
         self._stored = stored
         self._most = most
         self._at = 0
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that places can be gone to."""
-        return True
 
     def tell(self) -> int:
         """Say where it is."""
@@ -562,16 +551,13 @@ class Gunzip(_Unpacked):
 class GzippedTar(StreamedTar):
     """The members of one gzipped tar, in any order."""
 
-    def __init__(self, path: Path, *, every: int = EVERY) -> None:
-        """Open nothing yet."""
-        super().__init__(path)
-        self._every = every
+    every = EVERY
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
         """Open it; members that were passed are remembered until it is closed."""
         with self.path.open("rb") as stored:
-            stream: IO[bytes] = Gunzip(stored, _most_unpacked(stored), every=self._every)  # type: ignore[assignment]
+            stream: IO[bytes] = Gunzip(stored, _most_unpacked(stored), every=self.every)  # type: ignore[assignment]
             walk = _walk_members(stream, self.path)
             passed: list[tarfile.TarInfo] = []
             ended = ("changed", CHANGED)

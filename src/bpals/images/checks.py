@@ -14,7 +14,7 @@ text            text burnt into it, beside the usual markers             its DIC
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,7 @@ class Checked:
     films: pl.DataFrame  # FILM_CHECKS, the images that were seen
     detection: Detection | None  # None where too few images were seen to learn from
     viewed: Viewed | None
-    silent: tuple[str, ...] = field(default=())  # checks that find too few of the copies of these images to be used
+    silent: tuple[str, ...] = ()  # checks that find too few of the copies of these images to be used
 
 
 def check(seen: Gallery, sample: Sample | None, lettered: Mapping[str, Lettered] | None) -> Checked:
@@ -245,11 +245,6 @@ class Viewed:
     score: Floats
     auroc: float  # of the score against the recorded view, over images of other patients than those learnt from
     recorded: int  # images that have one of the two views on record
-
-    @property
-    def seen(self) -> Words:
-        """Name the view that each image looks like."""
-        return np.where(self.score > 0.5, AP, PA)
 
     def against(self, recorded: Words) -> Bools:
         """Find images that look more like the other view than half of its own images do."""

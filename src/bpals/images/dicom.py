@@ -81,6 +81,20 @@ def _decode(content: bytes, make: Callable[[Any, str], Decoded]) -> Decoded:
             raise Refused("corrupt", "the DICOM does not decode as its header says") from None
 
 
+def dicom_size(content: bytes) -> tuple[int, int] | None:
+    """Give width and height in pixels; None where the file, or a missing package, does not say."""
+    try:
+        import pydicom
+    except ImportError:
+        return None
+    with _silence():
+        try:
+            found = pydicom.dcmread(io.BytesIO(content), specific_tags=["Rows", "Columns"], stop_before_pixels=True)
+            return int(found.Columns), int(found.Rows)
+        except UNREADABLE:
+            return None
+
+
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep pydicom from warning and logging: oddities are refused or noted, and tags name patients."""
@@ -247,32 +261,23 @@ def _displayed(record: Any, stored: npt.NDArray[Any]) -> Image.Image:
     return Image.fromarray(np.rint(np.clip(shown, 0, 1) * 255).astype(np.uint8)[codes])
 
 
-class _Scale(NamedTuple):
-    """Where each stored code stands among the greys, and the window of the image in places of that scale."""
-
-    places: npt.NDArray[np.uint16]  # 0 is the darkest
-    window: float
-    level: float
-    origin: float = 0.0
-    step: float = 1.0  # from one place to the next
-
-
-def _scale(record: Any, stored: npt.NDArray[Any]) -> _Scale:
+def _scale(record: Any, stored: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint16], float, float, float, float]:
+    """Give the place of each stored code among the greys, then window, level, the value of place 0, and the step."""
     values = _meanings(record)
     rescaled = _rescaled(record, values)
     linear = _linear(record)
     bent = record.get("VOILUTSequence") or (linear is not None and linear.bent)
     curve = _window(record, rescaled) if bent else None
     if curve is not None:  # A table or an S-curve is no window: its outcome is what is windowed further.
-        return _Scale(np.rint(np.clip(curve, 0, 1) * 65_535).astype(np.uint16), 65_535.0, 32_767.5)
+        return np.rint(np.clip(curve, 0, 1) * 65_535).astype(np.uint16), 65_535.0, 32_767.5, 0.0, 1.0
     step = 1.0 if record.get("ModalityLUTSequence") else abs(_rescale(record)[0])
     origin = float(rescaled.min())
     places = np.rint((rescaled - origin) / step).astype(np.uint16)
     if linear is not None:
-        return _Scale(places, linear.width / step, (linear.centre - origin) / step, origin, step)
+        return places, linear.width / step, (linear.centre - origin) / step, origin, step
     codes, padding = _codes(record, stored), record.get("PixelPaddingValue")
     window, level = span(places[codes if padding is None else codes[values[codes] != int(padding)]])
-    return _Scale(places, window, level, origin, step)
+    return places, window, level, origin, step
 
 
 def _spacing(record: Any) -> tuple[float, float] | None:

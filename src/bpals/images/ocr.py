@@ -37,11 +37,11 @@ SAY_AP, SAY_PA = frozenset({"AP", "PORTABLE", "PORT", "SUPINE"}), frozenset({"PA
 
 def spelt(shelf: Shelf, image_ids: Iterable[str], *, workers: int | None = None) -> Passage[Lettered, Lettered]:
     """Read what is written on images; 0 workers read in this process."""
-    if find_spec(OCR) is None:
-        raise MissingExtra.of("Reading text on films", "ocr")
     try:
         import_silent(OCR)
     except ImportError as error:
+        if find_spec(OCR) is None:
+            raise MissingExtra.of("Reading text on films", "ocr") from None
         raise UsageError(
             f"the OCR is installed and cannot be loaded ({error}). On Debian type: apt-get install libgl1 "
             "libglib2.0-0; elsewhere: pip install opencv-python-headless"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from PIL import Image
 
-from bpals.images.dicom import MAGIC, MAGIC_AT, UNREADABLE, decode_dicom
+from bpals.images.dicom import MAGIC, MAGIC_AT, decode_dicom, dicom_size
 from bpals.images.formats import JPEG_START, PNG_START, Refused, check_bytes, read_size
 from bpals.images.picture import Picture, decode_jpeg, decode_png
 from bpals.types import Film, Refusal
@@ -167,17 +166,6 @@ def is_dicom(content: bytes) -> bool:
 
 def size_of(content: bytes) -> tuple[int, int] | None:
     """Give width and height in pixels; None for a file that does not say."""
-    if not is_dicom(content) or content.startswith((PNG_START, JPEG_START)):
+    if content.startswith((PNG_START, JPEG_START)) or not is_dicom(content):
         return read_size(content)
-    try:
-        import pydicom
-    except ImportError:
-        return None
-    with warnings.catch_warnings():
-        # What pydicom warns of names tags, and tags name patients.
-        warnings.simplefilter("ignore")
-        try:
-            found = pydicom.dcmread(io.BytesIO(content), specific_tags=["Rows", "Columns"], stop_before_pixels=True)
-            return int(found.Columns), int(found.Rows)
-        except UNREADABLE:
-            return None
+    return dicom_size(content)

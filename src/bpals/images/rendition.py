@@ -34,6 +34,7 @@ from bpals.images.prepare import FLAT, kind_of
 from bpals.types import Notice, Refusal
 
 MOST_KEPT = 256 << 20  # bytes of renditions: about 600 films of NIH
+DECODERS = {"png": expose_png, "jpeg": lambda content: Plate.of(decode_jpeg(content)), "dicom": expose_dicom}
 REFUSAL_BYTES = 200  # what a kept reason counts for
 
 
@@ -71,11 +72,7 @@ def render(content: bytes) -> Rendition | Refusal:
 
 def expose(content: bytes) -> Plate:
     """Decode a file into every grey value that it has, or raise Refused."""
-    kind = kind_of(content)
-    if kind == "jpeg":
-        plate = Plate.of(decode_jpeg(content))
-    else:
-        plate = expose_png(content) if kind == "png" else expose_dicom(content)
+    plate = DECODERS[kind_of(content)](content)
     if int(plate.values.max()) - int(plate.values.min()) <= FLAT:
         raise Refused("blank", "every pixel has the same grey")
     return plate

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from bpals.images.collection import Shelf

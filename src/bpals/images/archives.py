@@ -1,7 +1,8 @@
-"""A gzipped tar, read at any place: what was passed once is found again without unpacking from the start.
+"""What holds images: a folder, a tar (plain or compressed) or a zip, each seen as entries and a reader of them.
 
-While the stream goes by, the state of the unpacker is kept every 32 MiB (40 kB each). A film that was passed costs
-unpacking from the state before it, a tenth of a second or two; one that was not yet passed, from the furthest place.
+Nothing is unpacked to disk, no link is followed, and no stated size is believed before it is checked. A compressed tar
+is read from its start on. A gzipped one that must be read in any order keeps the state of its unpacker every 32 MiB
+(40 kB each): an image that was passed once costs a tenth of a second or two.
 """
 
 from __future__ import annotations
@@ -16,101 +17,114 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import IO, NamedTuple, Self
 
 from bpals.errors import FilmError
-from bpals.images import formats
-from bpals.images.formats import MOST_BYTES, MOST_MEMBERS, MOST_RATIO, SMALL_BYTES, Refused
+from bpals.images.formats import MOST_BYTES, MOST_MEMBERS, MOST_RATIO, SMALL_BYTES, Refused, check_bytes, read_size
 from bpals.types import Refusal
 
-HEAD = 1 << 16
-"""Bytes at the start of a film in which its size is looked for."""
-MOST_OPEN = 16
-"""Archives that are open at once."""
+HEAD = 1 << 16  # bytes at the start of an image in which its size is looked for
+PIECE = 1 << 20  # bytes that are unpacked at once on the way to a place
+MOST_OPEN = 16  # archives that are open at once
+
+GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
+GZIP_WITH_HEADER = 16 + zlib.MAX_WBITS
+MOST_AT_ONCE = 16 << 20  # bytes that one read of a header may want; a tar may claim a name of any length
+GRACE = 1 << 30  # bytes that any compressed tar may unpack to, whatever its ratio
+EVERY = 32 << 20  # unpacked bytes between two places to which a gzip can go back
+PACKED = 1 << 16  # bytes of a gzip that are read at once
+
+ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
+ZIP_END, ZIP_END_BYTES = b"PK\x05\x06", 22
+ZIP64_END, ZIP64_LOCATOR = b"PK\x06\x06", b"PK\x06\x07"
+MOST_COMMENT = 65_535
+MOST_DIRECTORY = 128 << 20  # bytes of the list of members
+
+# What the modules of the standard library raise at an archive that is cut or not what it says.
+TAR_DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, OverflowError, LookupError)
+ZIP_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError,
+           ValueError, struct.error, LookupError)  # fmt: skip
+
+LINK = Refusal(code="link", message="it is a link, and links are not followed: name the folder that it leads to")
+LINK_INSIDE = Refusal(code="link", message="it is a link, and links in archives are not followed")
+UNSAFE = Refusal(code="unsafe_path", message="its path leads out of the archive")
+CUT = Refusal(code="truncated", message="its archive is cut short or damaged at or before this film")
+CHANGED = "its archive is not the one that was listed: start again"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One file in a holder."""
 
-    name: str
-    """Its path inside the holder, with slashes; never used to open anything outside."""
+    name: str  # its path inside the holder, with slashes; never used to open anything outside
     size: int
-    at: int = 0
-    """Where it is: the byte in a tar, the number of the member in a zip or a compressed tar."""
-    pixels: int | None = None
-    """How many its header says, where somebody has looked."""
+    at: int = 0  # the byte in a tar, the number of the member in a zip or a compressed tar
+    pixels: int | None = None  # how many its header says, where it was read
     refusal: Refusal | None = None
-    """Why it is not read."""
-
-
-class Reader(Protocol):
-    """Gives the bytes of entries, one at a time."""
-
-    def __call__(self, entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
-        """Read one entry whole, or its first bytes, or raise Refused."""
-        ...
-
-
-class Holder(Protocol):
-    """A folder or an archive."""
-
-    path: Path
-    sequential: bool
-    """True where entries can only be read cheaply in the order in which they stand."""
-
-    def entries(self) -> Iterator[Entry]:
-        """List every file; raises FilmError if the holder cannot be used, after what could be listed."""
-        ...
-
-    def reading(self) -> AbstractContextManager[Reader]:
-        """Open it for reading."""
-        ...
-
-
-def read_bounded(stream: IO[bytes], size: int, most: int) -> bytes:
-    """Read a file of a stated size, or its start, and never more than a film may have."""
-    check_bytes(size)
-    content = stream.read(min(size, most))
-    if len(content) < min(size, most):
-        raise Refused("truncated", f"{len(content):,} of its {size:,} bytes are there")
-    return content
-
-
-def check_bytes(size: int) -> None:
-    """Refuse a file for its size before it is read."""
-    if size > MOST_BYTES:
-        raise Refused("too_large", f"the file has {size:,} bytes; more than {MOST_BYTES:,} are not read")
-
-
-def count_pixels(head: bytes) -> int | None:
-    """Say how many pixels the start of a PNG or JPEG promises; none for what is neither."""
-    try:
-        if head.startswith(formats.SIGNATURE):
-            about: formats.PngHeader | formats.JpegHeader = formats.read_png_header(head)
-        elif head.startswith(formats.START):
-            about = formats.read_jpeg_header(head)
-        else:
-            return None
-    except Refused:
-        return None
-    return about.width_px * about.height_px
 
 
 class Spot(NamedTuple):
-    """Where a film lies."""
+    """Where an image lies: the number of its holder, and its entry there."""
 
     holder: int
     entry: Entry
 
 
-class Readers:
+Reader = Callable[[Entry, int], bytes]
+"""Reads one entry whole, or its first bytes up to a number, or raises Refused."""
+
+
+class Holder(ABC):
+    """A folder or an archive."""
+
+    sequential = False
+    """True where entries can only be read cheaply in the order in which they stand."""
+
+    def __init__(self, path: Path) -> None:
+        """Open nothing yet."""
+        self.path = path
+
+    @abstractmethod
+    def entries(self) -> Iterator[Entry]:
+        """List every file; raises FilmError if the holder cannot be used, after what could be listed."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Reader]:
+        """Open it for reading."""
+
+
+def open_archive(path: Path) -> Holder:
+    """Say what an archive is, by its first bytes."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(6)
+    except OSError:  # reported when it is listed
+        return Tar(path)
+    if start.startswith(ZIP_STARTS):
+        return Zip(path)
+    return StreamedTar(path) if start.startswith((GZIP, BZIP2, XZ)) else Tar(path)
+
+
+class Closing:
+    """Something that a with statement closes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class Readers(Closing):
     """Holders that are open, the longest unused closed first."""
 
     def __init__(self, holders: list[Holder]) -> None:
@@ -118,50 +132,53 @@ class Readers:
         self._holders = holders
         self._open: OrderedDict[int, tuple[ExitStack, Reader]] = OrderedDict()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close what is open; what is read next is opened again."""
         while self._open:
             self._open.popitem()[1][0].close()
 
     def read(self, spot: Spot, most: int = MOST_BYTES + 1) -> bytes:
-        """Read one film or its start, or raise Refused."""
+        """Read one image or its start, or raise Refused."""
         if spot.entry.refusal is not None:
             raise Refused(spot.entry.refusal.code, spot.entry.refusal.message)
         if spot.holder not in self._open:
-            self._open[spot.holder] = self._opened(self._holders[spot.holder])
+            holder, stack = self._holders[spot.holder], ExitStack()
+            try:
+                self._open[spot.holder] = stack, stack.enter_context(holder.reading())
+            except (OSError, FilmError):
+                raise Refused("unreadable", f"{holder.path.name} cannot be opened any more") from None
             if len(self._open) > MOST_OPEN:
                 self._open.popitem(last=False)[1][0].close()
         self._open.move_to_end(spot.holder)
         return self._open[spot.holder][1](spot.entry, most)
 
-    @staticmethod
-    def _opened(holder: Holder) -> tuple[ExitStack, Reader]:
-        stack = ExitStack()
-        try:
-            return stack, stack.enter_context(holder.reading())
-        except (OSError, FilmError):
-            raise Refused("unreadable", f"{holder.path.name} cannot be opened any more") from None
+
+def count_pixels(head: bytes) -> int | None:
+    """Say how many pixels the start of a PNG or JPEG promises; None for what is neither."""
+    size = read_size(head)
+    return None if size is None else size[0] * size[1]
 
 
-LINK = Refusal(code="link", message="it is a link, and links are not followed: name the folder that it leads to")
+def unsafe(name: str) -> bool:
+    """Say whether a path in an archive is absolute, climbs, or is written for another system."""
+    return name.startswith("/") or "\\" in name or "\0" in name or name[1:2] == ":" or ".." in name.split("/")
 
 
-class Folder:
-    """Files under a folder, at any depth."""
+def _read_bounded(stream: IO[bytes], size: int, most: int) -> bytes:
+    """Read a file of a stated size, or its start, and never more than an image may have."""
+    check_bytes(size)
+    content = stream.read(min(size, most))
+    if len(content) < min(size, most):
+        raise Refused("truncated", f"{len(content):,} of its {size:,} bytes are there")
+    return content
 
-    sequential = False
 
-    def __init__(self, path: Path) -> None:
-        """Remember the folder; a link that was named by the user is followed, one inside is not."""
-        self.path = path
+def _unreadable(error: OSError) -> Refused:
+    return Refused("unreadable", f"the disk says: {error.strerror or 'it cannot be read'}")
+
+
+class Folder(Holder):
+    """Files under a folder, at any depth; a link that the user named is followed, one inside is not."""
 
     def entries(self) -> Iterator[Entry]:
         """List every regular file in the order of its name; links are listed with why they are not read."""
@@ -183,7 +200,7 @@ class Folder:
         try:
             with os.scandir(self.path / below) as found:
                 return sorted(found, key=lambda entry: entry.name)
-        except OSError:  # a folder that may not be listed holds no film for us: its films are counted as missing
+        except OSError:  # a folder that may not be listed holds no image for us: its images are counted as missing
             return []
 
     @contextmanager
@@ -191,7 +208,7 @@ class Folder:
         """Open nothing yet: each file is opened when it is read."""
         yield self._read
 
-    def _read(self, entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
+    def _read(self, entry: Entry, most: int) -> bytes:
         try:
             # Not blocking: a pipe that took the file's place since it was listed must not hold up the run.
             file = os.open(self.path / entry.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -202,61 +219,13 @@ class Folder:
                 check_bytes(about.st_size)
                 content = stream.read(most)
         except OSError as error:
-            raise Refused("unreadable", f"the disk says: {error.strerror or 'it cannot be read'}") from None
+            raise _unreadable(error) from None
         check_bytes(len(content))
         return content
 
 
-PIECE = 1 << 20
-"""Bytes that are unpacked at once on the way to a place."""
-
-
-class Unpacked(io.RawIOBase):
-    """A stream whose places are unpacked bytes; what it holds is read by the class that unpacks it."""
-
-    _at = 0
-    """How many bytes have been given."""
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that places can be gone to."""
-        return True
-
-    def tell(self) -> int:
-        """Say where it is."""
-        return self._at
-
-    def _go_on_to(self, offset: int) -> int:
-        """Read on to a place, or to the end where that comes first."""
-        while self._at < offset:
-            if not self.read(min(PIECE, offset - self._at)):
-                break
-        return self._at
-
-
-START = (b"PK\x03\x04", b"PK\x05\x06")
-END, END_BYTES = b"PK\x05\x06", 22
-END64, LOCATOR64 = b"PK\x06\x06", b"PK\x06\x07"
-MOST_COMMENT = 65_535
-MOST_DIRECTORY = 128 << 20
-"""Bytes of the list of members."""
-
-ZIP_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError,
-           ValueError, struct.error, LookupError)  # fmt: skip
-"""What the zipfile module raises at an archive that is not what it says."""
-
-
-class Zip:
+class Zip(Holder):
     """The members of one zip."""
-
-    sequential = False
-
-    def __init__(self, path: Path) -> None:
-        """Remember where it is."""
-        self.path = path
 
     def entries(self) -> Iterator[Entry]:
         """List every file in it, each unsafe one with its reason."""
@@ -282,12 +251,12 @@ class Zip:
         with self._open() as archive:
             members = archive.infolist()
 
-            def read(entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
+            def read(entry: Entry, most: int) -> bytes:
                 if entry.at >= len(members) or members[entry.at].filename != entry.name:
                     raise Refused("changed", "its zip is not the one that was listed: start again")
                 try:
                     with archive.open(members[entry.at]) as stream:
-                        return read_bounded(stream, entry.size, most)
+                        return _read_bounded(stream, entry.size, most)
                 except ZIP_DAMAGED:
                     raise Refused("corrupt", "its bytes in the zip are damaged") from None
 
@@ -297,116 +266,51 @@ class Zip:
 def _check_directory(stream: IO[bytes], name: str) -> None:
     """Count the members before the zipfile module makes an object of each."""
     size = stream.seek(0, 2)
-    stream.seek(max(0, size - END_BYTES - MOST_COMMENT))
+    stream.seek(max(0, size - ZIP_END_BYTES - MOST_COMMENT))
     tail = stream.read()
-    at = tail.rfind(END)
-    if at < 0 or len(tail) < at + END_BYTES:
+    at = tail.rfind(ZIP_END)
+    if at < 0 or len(tail) < at + ZIP_END_BYTES:
         raise zipfile.BadZipFile
     length = struct.unpack_from("<I", tail, at + 12)[0]
     end = size - len(tail) + at
-    if at >= 20 and tail[at - 20 : at - 16] == LOCATOR64:
+    if at >= 20 and tail[at - 20 : at - 16] == ZIP64_LOCATOR:
         stream.seek(struct.unpack_from("<Q", tail, at - 12)[0])
         record = stream.read(56)
-        if record[:4] == END64:
+        if record[:4] == ZIP64_END:
             length, end = struct.unpack_from("<Q", record, 40)[0], stream.tell() - 56
-    if length > MOST_DIRECTORY:
+    count = MOST_MEMBERS + 1
+    if length <= MOST_DIRECTORY:
+        stream.seek(max(0, end - length))
+        directory, place, count = stream.read(length), 0, 0
+        while place + 46 <= len(directory) and count <= MOST_MEMBERS:
+            place += 46 + sum(struct.unpack_from("<HHH", directory, place + 28))
+            count += 1
+    if count > MOST_MEMBERS:
         raise FilmError(f"{name} lists more members than {MOST_MEMBERS:,}: it is not read. Split it")
-    stream.seek(max(0, end - length))
-    _count_members(stream.read(length), name)
-
-
-def _count_members(directory: bytes, name: str) -> None:
-    at = count = 0
-    while at + 46 <= len(directory):
-        at += 46 + sum(struct.unpack_from("<HHH", directory, at + 28))
-        count += 1
-        if count > MOST_MEMBERS:
-            raise FilmError(f"{name} lists more members than {MOST_MEMBERS:,}: it is not read. Split it")
 
 
 def _zip_refusal(member: zipfile.ZipInfo, *, twice: bool) -> Refusal | None:
     """Say why a member is not read, if it is not; the first reason counts."""
-    packed = max(1, member.compress_size)
-    swells = member.file_size > SMALL_BYTES and member.file_size > MOST_RATIO * packed
+    swells = member.file_size > SMALL_BYTES and member.file_size > MOST_RATIO * max(1, member.compress_size)
     odd = member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
     reasons = (
-        (unsafe(member.filename), "unsafe_path", "its path leads out of the archive"),
-        (stat.S_ISLNK(member.external_attr >> 16), "link", "it is a link, and links in archives are not followed"),
+        (unsafe(member.filename), UNSAFE.code, UNSAFE.message),
+        (stat.S_ISLNK(member.external_attr >> 16), LINK_INSIDE.code, LINK_INSIDE.message),
         (twice, "duplicate_name", "the zip has two files of this name: nobody knows which is meant"),
         (member.flag_bits & 0x1, "encrypted", "it is encrypted: unlock the zip first"),
         (odd, "codec", "it is packed in a way that is not read: pack the zip with deflate"),
         (swells, "bomb", f"it would unpack to more than {MOST_RATIO} times its size"),
     )
-    return next((Refusal(code=word, message=message) for holds, word, message in reasons if holds), None)
+    return next((Refusal(code=code, message=message) for holds, code, message in reasons if holds), None)
 
 
-def unsafe(name: str) -> bool:
-    """Say whether a path in an archive is absolute, climbs, or is written for another system."""
-    return name.startswith("/") or "\\" in name or "\0" in name or name[1:2] == ":" or ".." in name.split("/")
-
-
-GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
-MOST_AT_ONCE = 16 << 20
-"""Bytes that a single read of a header may ask for; a tar may claim a name of any length."""
-GRACE = 1 << 30
-"""Bytes that any compressed tar may unpack to, whatever its ratio."""
-
-TAR_DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, OverflowError, LookupError)
-"""What a tar raises that is cut or damaged."""
-CUT = Refusal(code="truncated", message="its archive is cut short or damaged at or before this film")
-
-
-class _Onward(Unpacked):
-    """A decompressed stream that only goes forward, in pieces, and stops at a bomb."""
-
-    def __init__(self, packed: IO[bytes], most: int) -> None:
-        self._packed = packed
-        self._most = most
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        if whence != 0 or offset < self._at:
-            raise OSError("a compressed tar is read forward only")
-        return self._go_on_to(offset)
-
-    def read(self, size: int = -1) -> bytes:
-        if size < 0 or size > MOST_AT_ONCE:
-            raise OSError("a header of the tar claims an impossible length")
-        content = self._packed.read(size)
-        self._at += len(content)
-        if self._at > self._most:
-            raise OSError("the tar unpacks to far more than it is")
-        return content
-
-
-def most_unpacked(stored: IO[bytes]) -> int:
-    """Say to how many bytes a compressed tar may unpack, and go to its start."""
-    most = GRACE + MOST_RATIO * stored.seek(0, 2)
-    stored.seek(0)
-    return most
-
-
-def _unpacker(start: bytes) -> Callable[[IO[bytes]], IO[bytes]]:
-    """Choose by the first bytes of a file."""
-    if start.startswith(BZIP2):
-        return bz2.BZ2File
-    if start.startswith(XZ):
-        return lzma.LZMAFile
-    return lambda stored: gzip.GzipFile(fileobj=stored)  # type: ignore[return-value]
-
-
-class Tar:
+class Tar(Holder):
     """The members of one plain tar."""
-
-    sequential = False
-
-    def __init__(self, path: Path) -> None:
-        """Remember where it is."""
-        self.path = path
 
     def entries(self) -> Iterator[Entry]:
         """List every file in it by jumping from header to header."""
         with self.path.open("rb") as stream:
-            for member in walk_members(stream, self.path):
+            for member in _walk_members(stream, self.path):
                 yield Entry(member.name, member.size, member.offset_data, refusal=_tar_refusal(member))
 
     @contextmanager
@@ -414,108 +318,17 @@ class Tar:
         """Open it once for all that is read."""
         with self.path.open("rb") as stream:
 
-            def read(entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
+            def read(entry: Entry, most: int) -> bytes:
                 try:
                     stream.seek(entry.at)
-                    return read_bounded(stream, entry.size, most)
+                    return _read_bounded(stream, entry.size, most)
                 except OSError as error:
-                    raise Refused("unreadable", f"the disk says: {error.strerror or 'it cannot be read'}") from None
+                    raise _unreadable(error) from None
 
             yield read
 
 
-class StreamedTar:
-    """The members of one compressed tar, which can only be read from its start on."""
-
-    sequential = True
-
-    def __init__(self, path: Path) -> None:
-        """Remember where it is."""
-        self.path = path
-
-    def entries(self) -> Iterator[Entry]:
-        """List every file by unpacking all of it once, and look at the size of each film while it passes."""
-        with self.unpacked() as stream:
-            for number, member in enumerate(walk_members(stream, self.path)):
-                refusal = _tar_refusal(member)
-                try:
-                    pixels = None if refusal else _passing_pixels(stream, member)
-                except TAR_DAMAGED:
-                    yield Entry(member.name, member.size, number, refusal=CUT)
-                    raise FilmError(f"{self.path.name} is cut short or damaged after {number:,} members") from None
-                yield Entry(member.name, member.size, number, pixels, refusal)
-
-    @contextmanager
-    def unpacked(self) -> Iterator[IO[bytes]]:
-        """Open it as the stream of its unpacked bytes."""
-        with self.path.open("rb") as stored:
-            start = stored.read(6)
-            most = most_unpacked(stored)
-            with _unpacker(start)(stored) as packed:
-                yield _Onward(packed, most)  # type: ignore[misc]
-
-    @contextmanager
-    def reading(self) -> Iterator[Reader]:
-        """Go through it once; an entry that stands before the last one read starts it anew."""
-        passage = _Passage(self)
-        try:
-            yield passage.read
-        finally:
-            passage.close()
-
-
-class _Passage:
-    """One walk through a compressed tar."""
-
-    def __init__(self, tar: StreamedTar) -> None:
-        self._tar = tar
-        self._walk: Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None] | None = None
-        self._next = 0
-        self._broken: Refused | None = None
-
-    def read(self, entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
-        """Move on to an entry and give its bytes."""
-        check_bytes(entry.size)
-        if self._walk is None or entry.at < self._next:
-            self.close()
-            self._walk, self._next, self._broken = self._members(), 0, None
-        if self._broken is not None:
-            raise self._broken
-        try:
-            for number, member, stream in self._walk:
-                self._next = number + 1
-                if number == entry.at:
-                    return self._content(entry, member, stream)[:most]
-        except (FilmError, *TAR_DAMAGED):
-            self._broken = Refused(CUT.code, CUT.message)
-            raise self._broken from None
-        raise Refused("changed", "its archive is not the one that was listed: start again")
-
-    def _content(self, entry: Entry, member: tarfile.TarInfo, stream: IO[bytes]) -> bytes:
-        if (member.name, member.size) != (entry.name, entry.size):
-            raise Refused("changed", "its archive is not the one that was listed: start again")
-        stream.seek(member.offset_data)
-        pieces = io.BytesIO()
-        while pieces.tell() < entry.size:
-            piece = stream.read(min(PIECE, entry.size - pieces.tell()))
-            if not piece:
-                raise EOFError
-            pieces.write(piece)
-        return pieces.getvalue()
-
-    def _members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
-        with self._tar.unpacked() as stream:
-            for number, member in enumerate(walk_members(stream, self._tar.path)):
-                yield number, member, stream
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._walk is not None:
-            self._walk.close()
-            self._walk = None
-
-
-def walk_members(stream: IO[bytes], path: Path) -> Iterator[tarfile.TarInfo]:
+def _walk_members(stream: IO[bytes], path: Path) -> Iterator[tarfile.TarInfo]:
     """Give every member but folders; past a header that is damaged, go on with the next one that is whole."""
     count = 0
     try:
@@ -535,49 +348,163 @@ def walk_members(stream: IO[bytes], path: Path) -> Iterator[tarfile.TarInfo]:
         raise FilmError(f"{path.name} has more than {MOST_MEMBERS:,} members: the rest is not read. Split it")
 
 
-def _passing_pixels(stream: IO[bytes], member: tarfile.TarInfo) -> int | None:
-    stream.seek(member.offset_data)
-    return count_pixels(stream.read(min(HEAD, member.size)))
-
-
 def _tar_refusal(member: tarfile.TarInfo) -> Refusal | None:
     """Say why a member is not read, if it is not."""
     if unsafe(member.name):
-        return Refusal(code="unsafe_path", message="its path leads out of the archive")
+        return UNSAFE
     if member.issym() or member.islnk():
-        return Refusal(code="link", message="it is a link, and links in archives are not followed")
+        return LINK_INSIDE
     if not member.isreg() or member.issparse():
         return Refusal(code="unreadable", message="it is a device or a file with holes, and no film")
     return None
 
 
-if TYPE_CHECKING:
-    import tarfile
+class StreamedTar(Holder):
+    """The members of one compressed tar, which can only be read from its start on."""
 
-GZIP_WITH_HEADER = 16 + zlib.MAX_WBITS
-EVERY = 32 << 20
-"""Unpacked bytes between two places to which one can go back."""
-PACKED = 1 << 16
+    sequential = True
+
+    def entries(self) -> Iterator[Entry]:
+        """List every file by unpacking all of it once, and look at the size of each image while it passes."""
+        for number, member, stream in self.members():
+            refusal, pixels = _tar_refusal(member), None
+            try:
+                if refusal is None:
+                    stream.seek(member.offset_data)
+                    pixels = count_pixels(stream.read(min(HEAD, member.size)))
+            except TAR_DAMAGED:
+                yield Entry(member.name, member.size, number, refusal=CUT)
+                raise FilmError(f"{self.path.name} is cut short or damaged after {number:,} members") from None
+            yield Entry(member.name, member.size, number, pixels, refusal)
+
+    @contextmanager
+    def unpacked(self) -> Iterator[IO[bytes]]:
+        """Open it as the stream of its unpacked bytes."""
+        with self.path.open("rb") as stored:
+            start = stored.read(6)
+            most = _most_unpacked(stored)
+            unpack = bz2.open if start.startswith(BZIP2) else lzma.open if start.startswith(XZ) else gzip.open
+            with unpack(stored) as packed:
+                yield ForwardStream(packed, most)  # type: ignore[misc, arg-type]
+
+    def members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
+        """Walk through it once: each member with its number, and the stream, which stands behind its header."""
+        with self.unpacked() as stream:
+            for number, member in enumerate(_walk_members(stream, self.path)):
+                yield number, member, stream
+
+    @contextmanager
+    def reading(self) -> Iterator[Reader]:
+        """Go through it once; an entry that stands before the last one read starts it anew."""
+        walk, following, broken = self.members(), 0, False
+
+        def read(entry: Entry, most: int) -> bytes:
+            nonlocal walk, following, broken
+            check_bytes(entry.size)
+            if entry.at < following:
+                walk.close()
+                walk, following, broken = self.members(), 0, False
+            if broken:
+                raise Refused(CUT.code, CUT.message)
+            try:
+                for number, member, stream in walk:
+                    following = number + 1
+                    if number == entry.at:
+                        return _read_member(stream, member, entry)[:most]
+            except (FilmError, *TAR_DAMAGED):
+                broken = True
+                raise Refused(CUT.code, CUT.message) from None
+            raise Refused("changed", CHANGED)
+
+        try:
+            yield read
+        finally:
+            walk.close()
+
+
+def _most_unpacked(stored: IO[bytes]) -> int:
+    """Say to how many bytes a compressed tar may unpack, and go to its start."""
+    most = GRACE + MOST_RATIO * stored.seek(0, 2)
+    stored.seek(0)
+    return most
+
+
+def _read_member(stream: IO[bytes], member: tarfile.TarInfo, entry: Entry) -> bytes:
+    """Read one member in pieces, if it is the one that was listed."""
+    if (member.name, member.size) != (entry.name, entry.size):
+        raise Refused("changed", CHANGED)
+    stream.seek(member.offset_data)
+    content = b"".join(stream.read(min(PIECE, entry.size - start)) for start in range(0, entry.size, PIECE))
+    if len(content) < entry.size:
+        raise EOFError
+    return content
+
+
+class _Unpacked:
+    """A stream as `tarfile` needs it, whose places are unpacked bytes, and which stops at a bomb."""
+
+    def __init__(self, stored: IO[bytes], most: int) -> None:
+        """Begin at the start."""
+        self._stored = stored
+        self._most = most
+        self._at = 0
+
+    def tell(self) -> int:
+        """Say where it is."""
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Unpack so many bytes, or as many as there are."""
+        if size < 0 or size > MOST_AT_ONCE:
+            raise OSError("a header of the tar claims an impossible length")
+        return self._unpack(size)
+
+    def _unpack(self, size: int) -> bytes:
+        raise NotImplementedError
+
+    def _advance(self, count: int) -> None:
+        self._at += count
+        if self._at > self._most:
+            raise OSError("the tar unpacks to far more than it is")
+
+    def _go_on_to(self, offset: int) -> int:
+        """Read on to a place, or to the end where that comes first."""
+        while self._at < offset and self.read(min(PIECE, offset - self._at)):
+            pass
+        return self._at
+
+
+class ForwardStream(_Unpacked):
+    """The unpacked bytes of any compressed file; it only goes forward."""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go on to a place."""
+        if whence != 0 or offset < self._at:
+            raise OSError("a compressed tar is read forward only")
+        return self._go_on_to(offset)
+
+    def _unpack(self, size: int) -> bytes:
+        content = self._stored.read(size)
+        self._advance(len(content))
+        return content
 
 
 class _Mark(NamedTuple):
     """The unpacker as it was at one place."""
 
     at: int
-    packed: int
-    """Where the packed bytes go on that it had not yet taken."""
+    packed: int  # where the packed bytes go on that it had not yet taken
     state: zlib._Decompress
 
 
-class Gunzip(Unpacked):
-    """The unpacked bytes of a gzip; going back is cheap, and a bomb stops it."""
+class Gunzip(_Unpacked):
+    """The unpacked bytes of a gzip; going back is cheap."""
 
     def __init__(self, stored: IO[bytes], most: int, *, every: int = EVERY) -> None:
         """Begin at the start."""
-        self._stored = stored
-        self._most = most
+        super().__init__(stored, most)
         self._every = every
-        self._at, self._waiting, self._state = 0, b"", zlib.decompressobj(GZIP_WITH_HEADER)
+        self._waiting, self._state = b"", zlib.decompressobj(GZIP_WITH_HEADER)
         self._marks = [_Mark(0, 0, self._state.copy())]
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -586,23 +513,18 @@ class Gunzip(Unpacked):
             raise OSError("a gzip does not know its end")
         mark = next(each for each in reversed(self._marks) if each.at <= offset)
         if offset < self._at or mark.at > self._at:
-            self._go_to(mark)
+            self._stored.seek(mark.packed)
+            self._at, self._waiting, self._state = mark.at, b"", mark.state.copy()
         return self._go_on_to(offset)
 
-    def read(self, size: int = -1) -> bytes:
-        """Unpack so many bytes, or as many as there are."""
-        if size < 0 or size > MOST_AT_ONCE:
-            raise OSError("a header of the tar claims an impossible length")
-        pieces = io.BytesIO()
-        while pieces.tell() < size:
-            piece = self._unpack(size - pieces.tell())
-            if not piece:
-                break
-            pieces.write(piece)
-        return pieces.getvalue()
+    def _unpack(self, size: int) -> bytes:
+        content = io.BytesIO()
+        while content.tell() < size and (piece := self._unpack_some(size - content.tell())):
+            content.write(piece)
+        return content.getvalue()
 
-    def _unpack(self, most: int) -> bytes:
-        """Unpack some bytes; none at the end."""
+    def _unpack_some(self, most: int) -> bytes:
+        """Unpack at least one byte; none at the end."""
         while True:
             self._waiting = self._waiting or self._stored.read(PACKED)
             if self._state.eof:  # another gzip may follow, or zeros
@@ -617,36 +539,43 @@ class Gunzip(Unpacked):
             piece = self._state.decompress(self._waiting, most)
             self._waiting = self._state.unused_data if self._state.eof else self._state.unconsumed_tail
             if piece:
-                self._pass(len(piece))
+                self._advance(len(piece))
+                if self._at - self._marks[-1].at >= self._every:
+                    packed = self._stored.tell() - len(self._waiting)
+                    self._marks.append(_Mark(self._at, packed, self._state.copy()))
                 return piece
             if ended and not self._state.eof:
                 raise EOFError("the gzip is cut short")
-
-    def _pass(self, count: int) -> None:
-        self._at += count
-        if self._at > self._most:
-            raise OSError("the tar unpacks to far more than it is")
-        if self._at - self._marks[-1].at >= self._every:
-            self._marks.append(_Mark(self._at, self._stored.tell() - len(self._waiting), self._state.copy()))
-
-    def _go_to(self, mark: _Mark) -> None:
-        self._stored.seek(mark.packed)
-        self._at, self._waiting, self._state = mark.at, b"", mark.state.copy()
 
 
 class GzippedTar(StreamedTar):
     """The members of one gzipped tar, in any order."""
 
-    def __init__(self, path: Path, *, every: int = EVERY) -> None:
-        """Remember where it is."""
-        super().__init__(path)
-        self._every = every
+    every = EVERY
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
-        """Open it; what is passed is remembered until it is closed."""
+        """Open it; members that were passed are remembered until it is closed."""
         with self.path.open("rb") as stored:
-            yield _Passed(Gunzip(stored, most_unpacked(stored), every=self._every), self.path).read
+            stream: IO[bytes] = Gunzip(stored, _most_unpacked(stored), every=self.every)  # type: ignore[assignment]
+            walk = _walk_members(stream, self.path)
+            passed: list[tarfile.TarInfo] = []
+            ended = ("changed", CHANGED)
+
+            def read(entry: Entry, most: int) -> bytes:
+                nonlocal ended
+                check_bytes(entry.size)
+                try:
+                    while len(passed) <= entry.at:
+                        passed.append(next(walk))
+                    return _read_member(stream, passed[entry.at], entry)[:most]
+                except StopIteration:
+                    raise Refused(*ended) from None
+                except (FilmError, *TAR_DAMAGED):
+                    ended = (CUT.code, CUT.message)
+                    raise Refused(*ended) from None
+
+            yield read
 
 
 def gzipped(holder: Holder) -> Holder:
@@ -656,41 +585,5 @@ def gzipped(holder: Holder) -> Holder:
     try:
         with holder.path.open("rb") as stored:
             return GzippedTar(holder.path) if stored.read(2) == GZIP else holder
-    except OSError:  # said when it is read
+    except OSError:  # reported when it is read
         return holder
-
-
-class _Passed:
-    """What was passed of a tar, and the walk through the rest."""
-
-    def __init__(self, stream: Gunzip, path: Path) -> None:
-        self._stream = stream
-        self._walk = walk_members(stream, path)  # type: ignore[arg-type]
-        self._members: list[tarfile.TarInfo] = []
-        self._ended = Refused("changed", "its archive is not the one that was listed: start again")
-
-    def read(self, entry: Entry, most: int = MOST_BYTES + 1) -> bytes:
-        """Give the bytes of an entry, or its first."""
-        check_bytes(entry.size)
-        try:
-            while len(self._members) <= entry.at:
-                self._members.append(next(self._walk))
-            member = self._members[entry.at]
-            if (member.name, member.size) != (entry.name, entry.size):
-                raise Refused("changed", "its archive is not the one that was listed: start again")
-            return self._content(member)[:most]
-        except StopIteration:
-            raise self._ended from None
-        except (FilmError, *TAR_DAMAGED):
-            self._ended = Refused(CUT.code, CUT.message)
-            raise self._ended from None
-
-    def _content(self, member: tarfile.TarInfo) -> bytes:
-        self._stream.seek(member.offset_data)
-        pieces = io.BytesIO()
-        while pieces.tell() < member.size:
-            piece = self._stream.read(min(PIECE, member.size - pieces.tell()))
-            if not piece:
-                raise EOFError
-            pieces.write(piece)
-        return pieces.getvalue()

@@ -1,4 +1,8 @@
-"""Carried films: bytes that were read elsewhere, for a process that does not see the folder they lie in."""
+"""The images of a dataset, found by name in a folder, a tar or a zip, and given as bytes or with a reason why not.
+
+`open_shelf` surveys every holder once; a `Shelf` then reads many images in the cheapest order, a `Lending` single ones
+in any order, and `Carried` images travel with their bytes to a process that does not see the folder.
+"""
 
 from __future__ import annotations
 
@@ -9,59 +13,293 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from bpals.errors import FilmError
 from bpals.images.archives import (
-    BZIP2,
-    GZIP,
     HEAD,
-    XZ,
+    Closing,
     Entry,
     Folder,
     Holder,
     Readers,
     Spot,
-    StreamedTar,
-    Tar,
-    Zip,
     count_pixels,
     gzipped,
+    open_archive,
 )
-from bpals.images.archives import START as ZIP_STARTS
 from bpals.images.formats import Refused
 from bpals.text import several
 from bpals.types import Notice, Refusal
 
 FILMS = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".dcm", ".dicom", ".dic")
+# Found by name, so that they are refused for what they are and not counted as missing.
 OTHER_IMAGES = (".gif", ".webp", ".svg", ".tif", ".tiff", ".bmp")
-"""Found by name, so that they are refused for what they are and not counted as missing."""
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".zip")
 
-
-def stem(name: str) -> str:
-    """Take the ending off a film's name; what is no ending of a film belongs to the name."""
-    head, dot, ending = name.rpartition(".")
-    return head if dot and head and f".{ending.lower()}" in (*FILMS, *OTHER_IMAGES) else name
-
-
-def is_film(name: str) -> bool:
-    """Say whether a name ends like that of a film."""
-    return name.lower().endswith((*FILMS, *OTHER_IMAGES))
+MISSING = Refusal(code="missing", message="no file under --images has its name")
+VERSION = 1  # of the file that remembers what compressed tars hold
+# What such a file raises that is not ours or not whole: it is made anew.
+DAMAGED = (OSError, ValueError, TypeError, LookupError, AttributeError)
 
 
-def is_archive(name: str) -> bool:
-    """Say whether a name ends like that of an archive that is read."""
-    return name.lower().endswith(ARCHIVES)
+def open_shelf(
+    path: str | os.PathLike[str],
+    wanted: Collection[str] | None = None,
+    *,
+    listing: str | os.PathLike[str] | None = None,
+) -> Shelf:
+    """Find the images of a dataset in a folder (with what archives it holds), a tar or a zip; unpack nothing.
+
+    `listing` is a file that remembers what compressed tars hold, so that they are unpacked once for it and not at
+    every start.
+    """
+    root = Path(path)
+    if not root.is_dir() and not root.is_file():
+        raise FilmError(f"--images {path} is no folder and no file. Name a folder, a tar or a zip of films")
+    known = Listing(listing)
+    survey = Survey(None if wanted is None else Names(wanted), known)
+    if root.is_file():
+        survey.add(open_archive(root), root.name)
+    else:
+        folder, archives = Folder(root.resolve()), list[Entry]()
+        survey.add(folder, "", archives)
+        for entry in archives:
+            survey.add(open_archive(folder.path / entry.name), entry.name)
+    known.save()
+    survey.settle()
+    if not survey.spots:
+        raise FilmError(f"--images {path} holds no film{survey.why_none()}")
+    image_ids = survey.spots if wanted is None else dict.fromkeys(wanted)
+    spots = {image_id: survey.spots[image_id] for image_id in image_ids if image_id in survey.spots}
+    missing = [image_id for image_id in image_ids if image_id not in spots]
+    return Shelf(survey.holders, spots, missing, survey.notices(root.name, missing))
 
 
-def _parts(name: str) -> list[str]:
-    return [part for part in stem(name).split("/") if part not in {"", "."}]
+class Shelf:
+    """Images by their ids."""
+
+    found: tuple[str, ...]  # ids that are there, in the order in which they were wanted
+    missing: tuple[str, ...]  # ids that were wanted and are not there
+    notices: tuple[Notice, ...]  # images missing or not in the dataset, copies, archives read in part
+
+    def __init__(
+        self, holders: list[Holder], spots: dict[str, Spot], missing: Iterable[str], notices: Iterable[Notice]
+    ) -> None:
+        """Take what `open_shelf` found."""
+        self._holders = holders
+        self._spots = spots
+        self.found = tuple(spots)
+        self.missing = tuple(missing)
+        self.notices = tuple(notices)
+
+    def order(self, image_ids: Iterable[str]) -> list[str]:
+        """Give the ids in the order in which reading is cheap.
+
+        Images in folders, zips and plain tars come first and stay as they are; those in compressed tars follow as they
+        stand there. The order of an order is itself.
+        """
+        loose, streamed = [], []
+        for image_id in image_ids:
+            if self.streams(image_id):
+                spot = self._spots[image_id]
+                streamed.append((spot.holder, spot.entry.at, image_id))
+            else:
+                loose.append(image_id)
+        return loose + [image_id for _, _, image_id in sorted(streamed)]
+
+    def streams(self, image_id: str) -> bool:
+        """Say whether an image lies in a compressed tar, which is read from its beginning."""
+        spot = self._spots.get(image_id)
+        return spot is not None and self._holders[spot.holder].sequential
+
+    def read(self, image_ids: Iterable[str]) -> Generator[tuple[str, bytes | Refusal], None, None]:
+        """Read images one by one, in the order of `order`; only one is in memory."""
+        with Readers(self._holders) as readers:
+            for image_id in self.order(image_ids):
+                yield image_id, _read(readers, self._spots.get(image_id))
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The folders and archives in which its images lie."""
+        used = dict.fromkeys(spot.holder for spot in self._spots.values())
+        return tuple(self._holders[number].path for number in used)
+
+    def only(self, image_ids: Iterable[str]) -> Shelf:
+        """Give a shelf of some of its images, small enough to be sent elsewhere."""
+        wanted = list(image_ids)
+        spots = {image_id: self._spots[image_id] for image_id in wanted if image_id in self._spots}
+        return Shelf(self._holders, spots, [name for name in wanted if name not in spots], ())
+
+    def lend(self) -> Lending:
+        """Open the shelf for single images in any order, and for several threads at once."""
+        return Lending(self._holders, self._spots)
+
+
+def _read(readers: Readers, spot: Spot | None) -> bytes | Refusal:
+    if spot is None:
+        return MISSING
+    try:
+        return readers.read(spot)
+    except Refused as refused:
+        return refused.refusal
+
+
+class Carried(Shelf):
+    """A few images with their bytes."""
+
+    def __init__(self, contents: Sequence[tuple[str, bytes | Refusal]]) -> None:
+        """Take what was read."""
+        super().__init__([], {}, (), ())
+        self._contents = dict(contents)
+        self.found = tuple(self._contents)
+
+    def read(self, image_ids: Iterable[str]) -> Generator[tuple[str, bytes | Refusal], None, None]:
+        """Give images one by one, in the order in which they are wanted."""
+        for image_id in image_ids:
+            yield image_id, self._contents.get(image_id, MISSING)
+
+
+class Lending(Closing):
+    """The images of one shelf, one at a time; threads may share it."""
+
+    def __init__(self, holders: Sequence[Holder], spots: dict[str, Spot]) -> None:
+        """Open nothing yet."""
+        self._holders = [gzipped(holder) for holder in holders]
+        self._spots = spots
+        # A thread that waits for a compressed tar must not hold up one that wants an image that lies open.
+        self._open = {sequential: (threading.Lock(), Readers(self._holders)) for sequential in (False, True)}
+
+    def fetch(self, image_id: str) -> bytes | Refusal:
+        """Read one image whole, or say why not."""
+        spot = self._spots.get(image_id)
+        lock, readers = self._open[spot is not None and self._holders[spot.holder].sequential]
+        with lock:
+            return _read(readers, spot)
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Say which images will be slow to come, and what makes them quick."""
+        slow = [spot for spot in self._spots.values() if self._holders[spot.holder].sequential]
+        if not slow:
+            return ()
+        tars = sorted({self._holders[spot.holder].path.name for spot in slow})
+        words = (
+            f"{several(len(slow), 'film lies', 'films lie')} in compressed tars "
+            f"({', '.join(tars[:3])}{', ...' if len(tars) > 3 else ''}), "
+            "which are unpacked up to the film that is wanted: at first some seconds to minutes per film. "
+            "Unpacked to plain tars they open at once: gunzip, bunzip2 or unxz them"
+        )
+        return (Notice(code="films_streamed", count=len(slow), message=words),)
+
+    def close(self) -> None:
+        """Close the archives; the next image that is wanted opens its own again."""
+        for lock, readers in self._open.values():
+            with lock:
+                readers.close()
+
+
+class Survey:
+    """What was found while looking for images."""
+
+    def __init__(self, names: Names | None, listing: Listing) -> None:
+        """Look for these images, or for all."""
+        self._names = names
+        self._listing = listing
+        self.holders: list[Holder] = []
+        self.spots: dict[str, Spot] = {}
+        self._rivals: dict[str, list[Spot]] = {}
+        self._strangers = 0
+        self._nested = 0
+        self._refused: Counter[Refusal] = Counter()
+        self._damages: list[str] = []
+
+    def add(self, holder: Holder, name: str, archives: list[Entry] | None = None) -> None:
+        """Look through one holder; the archives in a folder are put aside, those in archives are not opened."""
+        number = len(self.holders)
+        self.holders.append(holder)
+        above = "" if archives is None else f"{holder.path}/"
+        entries, damage = self._listing.entries(holder, name)
+        if damage:
+            self._damages.append(damage)
+        elif not entries and archives is None:
+            self._damages.append(f"{holder.path.name} is no archive, or an empty one")
+        for entry in entries:
+            if not is_archive(entry.name):
+                self._place(above + entry.name, Spot(number, entry))
+            elif archives is None:
+                self._nested += 1
+            elif entry.refusal is None:
+                archives.append(entry)
+
+    def _place(self, name: str, spot: Spot) -> None:
+        if spot.entry.refusal is not None:
+            self._refused[spot.entry.refusal] += 1
+        path = name.replace("\\", "/")
+        if self._names is not None:
+            image_id = self._names.of(path)
+        else:  # without a dataset an image is named after its file
+            image_id = stem(path.rpartition("/")[2]) if is_film(path) else None
+        if image_id is None:
+            self._strangers += is_film(path)
+        elif image_id in self.spots:
+            self._rivals.setdefault(image_id, [self.spots[image_id]]).append(spot)
+        else:
+            self.spots[image_id] = spot
+
+    def settle(self) -> None:
+        """Where an image was found several times, take the one with the most pixels, or else the most bytes."""
+        with Readers(self.holders) as readers:
+
+            def rank(spot: Spot) -> tuple[bool, int, int]:
+                pixels = spot.entry.pixels
+                if pixels is None and spot.entry.refusal is None:
+                    try:
+                        pixels = count_pixels(readers.read(spot, HEAD))
+                    except Refused:
+                        pixels = None
+                return spot.entry.refusal is None, pixels or 0, spot.entry.size
+
+            for image_id, rivals in self._rivals.items():
+                self.spots[image_id] = max(rivals, key=rank)
+
+    def why_none(self) -> str:
+        """Say why nothing was found, and what to do."""
+        damage = f" ({self._damages[0]})" if self._damages else ""
+        if self._names is None or not self._strangers:
+            return f"{damage}. Name a folder, a tar or a zip of PNG, JPEG or DICOM files"
+        others = several(self._strangers, "is", "are")
+        return (
+            f" of this dataset{damage}: {others} there, none is called {self._names.first}. "
+            "NIH is the default dataset; name your own with --source table:FILE --mapping FILE.toml"
+        )
+
+    def notices(self, place: str, missing: list[str]) -> Iterator[Notice]:
+        """Count what is odd."""
+        if missing:
+            whole, verb = several(len(missing) + len(self.spots), "film"), "is" if len(missing) == 1 else "are"
+            words = f"{len(missing):,} of {whole} {verb} not under {place}, the first is {missing[0]}: not judged"
+            yield Notice(code="films_missing", count=len(missing), message=words)
+        if self._strangers:
+            others = several(self._strangers, f"film under {place} is", f"films under {place} are")
+            words = f"{others} not in the dataset: not read"
+            yield Notice(code="films_unasked", count=self._strangers, message=words)
+        if self._rivals:
+            twice = several(len(self._rivals), "film lies", "films lie")
+            words = f"{twice} under {place} more than once: the largest was taken"
+            yield Notice(code="film_copies", count=len(self._rivals), message=words)
+        for refusal, count in sorted(self._refused.items(), key=lambda item: item[0].code):
+            files = several(count, f"file under {place} is not read,", f"files under {place} are not read, each")
+            yield Notice(code="files_refused", count=count, message=f"{files} because {refusal.message}")
+        if self._nested:
+            one = f"archive inside an archive under {place} was not opened: unpack the outer one"
+            more = f"archives inside archives under {place} were not opened: unpack the outer ones"
+            yield Notice(code="archives_nested", count=self._nested, message=several(self._nested, one, more))
+        for damage in self._damages:
+            yield Notice(code="archive_damaged", count=1, message=f"{damage}: its other films are read")
 
 
 class Names:
-    """The films that are asked for, by every path that may stand for them."""
+    """The images that are wanted, by every path that may stand for them."""
 
     def __init__(self, wanted: Collection[str]) -> None:
         """Take the ids as the dataset has them."""
@@ -73,7 +311,7 @@ class Names:
             self._ids.setdefault("/".join(parts), image_id)
             if len(parts) > 1:
                 shorter.setdefault("/".join(parts[1:]), []).append(image_id)
-        # A path without its first folder stands for a film only if it can stand for no other.
+        # A path without its first folder stands for an image only if it can stand for no other.
         for tail, image_ids in shorter.items():
             if len(image_ids) == 1:
                 self._ids.setdefault(tail, image_ids[0])
@@ -86,9 +324,24 @@ class Names:
         return next((self._ids[tail] for tail in tails if tail in self._ids), None)
 
 
-VERSION = 1
-DAMAGED = (OSError, ValueError, TypeError, LookupError, AttributeError)
-"""What a listing raises that is not ours or not whole: it is made anew."""
+def stem(name: str) -> str:
+    """Take the ending off an image's name; what is no ending of an image belongs to the name."""
+    head, dot, ending = name.rpartition(".")
+    return head if dot and head and f".{ending.lower()}" in (*FILMS, *OTHER_IMAGES) else name
+
+
+def is_film(name: str) -> bool:
+    """Say whether a name ends like that of an image."""
+    return name.lower().endswith((*FILMS, *OTHER_IMAGES))
+
+
+def is_archive(name: str) -> bool:
+    """Say whether a name ends like that of an archive that is read."""
+    return name.lower().endswith(ARCHIVES)
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in stem(name).split("/") if part not in {"", "."}]
 
 
 class Listing:
@@ -140,10 +393,9 @@ class Listing:
 
 
 def _list(holder: Holder) -> tuple[list[Entry], str]:
-    entries = []
+    entries = list[Entry]()
     try:
-        for entry in holder.entries():
-            entries.append(entry)  # noqa: PERF402  what was listed before a damage is kept
+        entries.extend(holder.entries())  # what was listed before a damage is kept
     except FilmError as error:
         return entries, str(error)
     except OSError as error:
@@ -158,300 +410,3 @@ def _row(entry: Entry) -> list[Any]:
 def _entry(row: list[Any]) -> Entry:
     name, size, at, pixels, refusal = row
     return Entry(str(name), int(size), int(at), pixels, Refusal(**refusal) if refusal else None)
-
-
-class Survey:
-    """What was found while looking for films."""
-
-    def __init__(self, names: Names | None) -> None:
-        """Look for these films, or for all."""
-        self._names = names
-        self.holders: list[Holder] = []
-        self.spots: dict[str, Spot] = {}
-        self._rivals: dict[str, list[Spot]] = {}
-        self._strangers = 0
-        self._nested = 0
-        self._refused: Counter[Refusal] = Counter()
-        self._damages: list[str] = []
-
-    def add(self, holder: Holder, known: Listing, name: str, archives: list[Entry] | None = None) -> None:
-        """Look through one holder; the archives in a folder are put aside, those in archives are not opened."""
-        self.holders.append(holder)
-        number = len(self.holders) - 1
-        above = "" if archives is None else f"{holder.path}/"
-        entries, damage = known.entries(holder, name)
-        if damage:
-            self._damages.append(damage)
-        elif not entries and archives is None:
-            self._damages.append(f"{holder.path.name} is no archive, or an empty one")
-        for entry in entries:
-            if is_archive(entry.name):
-                self._nested += archives is None
-                if archives is not None and entry.refusal is None:
-                    archives.append(entry)
-            else:
-                self._place(above + entry.name, Spot(number, entry))
-
-    def _place(self, name: str, spot: Spot) -> None:
-        if spot.entry.refusal is not None:
-            self._refused[spot.entry.refusal] += 1
-        path = name.replace("\\", "/")
-        image_id = self._names.of(path) if self._names else _own_id(path)
-        if image_id is None:
-            self._strangers += is_film(path)
-        elif image_id in self.spots:
-            self._rivals.setdefault(image_id, [self.spots[image_id]]).append(spot)
-        else:
-            self.spots[image_id] = spot
-
-    def settle(self) -> None:
-        """Where a film was found several times, take the one with the most pixels, or else the most bytes."""
-        with Readers(self.holders) as readers:
-
-            def rank(spot: Spot) -> tuple[bool, int, int]:
-                pixels = spot.entry.pixels
-                if pixels is None and spot.entry.refusal is None:
-                    try:
-                        pixels = count_pixels(readers.read(spot, HEAD))
-                    except Refused:
-                        pixels = None
-                return spot.entry.refusal is None, pixels or 0, spot.entry.size
-
-            for image_id, rivals in self._rivals.items():
-                self.spots[image_id] = max(rivals, key=rank)
-
-    def why_none(self) -> str:
-        """Say why nothing was found, and what to do."""
-        damage = f" ({self._damages[0]})" if self._damages else ""
-        if self._names is None or not self._strangers:
-            return f"{damage}. Name a folder, a tar or a zip of PNG, JPEG or DICOM files"
-        others = several(self._strangers, "is", "are")
-        return (
-            f" of this dataset{damage}: {others} there, none is called {self._names.first}. "
-            "NIH is the default dataset; name your own with --source table:FILE --mapping FILE.toml"
-        )
-
-    def notices(self, place: str, missing: list[str]) -> Iterator[Notice]:
-        """Count what is odd."""
-        if missing:
-            whole = len(missing) + len(self.spots)
-            gone = (
-                f"{len(missing):,} of {several(whole, 'film')} {'is' if len(missing) == 1 else 'are'} not under {place}"
-            )
-            words = f"{gone}, the first is {missing[0]}: not judged"
-            yield Notice(code="films_missing", count=len(missing), message=words)
-        if self._strangers:
-            one, more = f"film under {place} is", f"films under {place} are"
-            words = f"{several(self._strangers, one, more)} not in the dataset: not read"
-            yield Notice(code="films_unasked", count=self._strangers, message=words)
-        if self._rivals:
-            twice = several(len(self._rivals), "film lies", "films lie")
-            words = f"{twice} under {place} more than once: the largest was taken"
-            yield Notice(code="film_copies", count=len(self._rivals), message=words)
-        for refusal, count in sorted(self._refused.items(), key=lambda item: item[0].code):
-            one, more = f"file under {place} is not read,", f"files under {place} are not read, each"
-            words = f"{several(count, one, more)} because {refusal.message}"
-            yield Notice(code="files_refused", count=count, message=words)
-        if self._nested:
-            one = f"archive inside an archive under {place} was not opened: unpack the outer one"
-            more = f"archives inside archives under {place} were not opened: unpack the outer ones"
-            words = several(self._nested, one, more)
-            yield Notice(code="archives_nested", count=self._nested, message=words)
-        for damage in self._damages:
-            yield Notice(code="archive_damaged", count=1, message=f"{damage}: its other films are read")
-
-
-def _own_id(path: str) -> str | None:
-    """Name a film after its file where nobody asked for it by another name."""
-    return stem(path.rpartition("/")[2]) if is_film(path) else None
-
-
-MISSING = Refusal(code="missing", message="no file under --images has its name")
-
-
-class Lending:
-    """The films of one shelf, one at a time; threads may share it."""
-
-    def __init__(self, holders: Sequence[Holder], spots: dict[str, Spot]) -> None:
-        """Open nothing yet."""
-        self._holders = [gzipped(holder) for holder in holders]
-        self._spots = spots
-        # Who waits for a compressed tar holds up nobody who wants a film that lies open.
-        self._direct, self._streamed = Readers(self._holders), Readers(self._holders)
-        self._direct_lock, self._streamed_lock = threading.Lock(), threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def fetch(self, image_id: str) -> bytes | Refusal:
-        """Read one film whole, or say why not."""
-        spot = self._spots.get(image_id)
-        if spot is None:
-            return MISSING
-        streamed = self._holders[spot.holder].sequential
-        try:
-            with self._streamed_lock if streamed else self._direct_lock:
-                return (self._streamed if streamed else self._direct).read(spot)
-        except Refused as refused:
-            return refused.refusal
-
-    def notices(self) -> tuple[Notice, ...]:
-        """Say which films will be slow to come, and what makes them quick."""
-        slow = [spot for spot in self._spots.values() if self._holders[spot.holder].sequential]
-        if not slow:
-            return ()
-        tars = sorted({self._holders[spot.holder].path.name for spot in slow})
-        words = (
-            f"{several(len(slow), 'film lies', 'films lie')} in compressed tars "
-            f"({', '.join(tars[:3])}{', ...' if len(tars) > 3 else ''}), "
-            "which are unpacked up to the film that is wanted: at first some seconds to minutes a film. "
-            "Unpacked to plain tars they open at once: gunzip, bunzip2 or unxz them"
-        )
-        return (Notice(code="films_streamed", count=len(slow), message=words),)
-
-    def close(self) -> None:
-        """Close the archives; the next film that is asked for opens its own again."""
-        with self._direct_lock:
-            self._direct.close()
-        with self._streamed_lock:
-            self._streamed.close()
-
-
-class Shelf:
-    """Films by their ids."""
-
-    found: tuple[str, ...]
-    """Ids that are there, in the order in which they were asked for."""
-    missing: tuple[str, ...]
-    """Ids that were asked for and are not there."""
-    notices: tuple[Notice, ...]
-    """What is odd about the shelf: films missing, films that nobody asked for, copies, archives read in part."""
-
-    def __init__(
-        self, holders: list[Holder], spots: dict[str, Spot], missing: Iterable[str], notices: Iterable[Notice]
-    ) -> None:
-        """Take what `open_shelf` found."""
-        self._holders = holders
-        self._spots = spots
-        self.found = tuple(spots)
-        self.missing = tuple(missing)
-        self.notices = tuple(notices)
-
-    def order(self, image_ids: Iterable[str]) -> list[str]:
-        """Give the ids in the order in which reading is cheap.
-
-        Films in folders, zips and plain tars come first and stay as they are; those in compressed tars follow as they
-        stand there. The order of an order is itself.
-        """
-        loose, streamed = [], []
-        for image_id in image_ids:
-            spot = self._spots.get(image_id)
-            if spot is None or not self._holders[spot.holder].sequential:
-                loose.append(image_id)
-            else:
-                streamed.append((spot.holder, spot.entry.at, image_id))
-        return loose + [image_id for _, _, image_id in sorted(streamed)]
-
-    def read(self, image_ids: Iterable[str]) -> Generator[tuple[str, bytes | Refusal], None, None]:
-        """Read films one by one, in the order of `order`; only one is in memory."""
-        with Readers(self._holders) as readers:
-            for image_id in self.order(image_ids):
-                spot = self._spots.get(image_id)
-                if spot is None:
-                    yield image_id, MISSING
-                    continue
-                try:
-                    yield image_id, readers.read(spot)
-                except Refused as refused:
-                    yield image_id, refused.refusal
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The folders and archives in which its films lie."""
-        used = dict.fromkeys(spot.holder for spot in self._spots.values())
-        return tuple(self._holders[number].path for number in used)
-
-    def only(self, image_ids: Iterable[str]) -> Shelf:
-        """Give a shelf of some of its films, small enough to be sent elsewhere."""
-        wanted = list(image_ids)
-        spots = {image_id: self._spots[image_id] for image_id in wanted if image_id in self._spots}
-        return Shelf(self._holders, spots, [name for name in wanted if name not in spots], ())
-
-    def streams(self, image_id: str) -> bool:
-        """Say whether a film lies in a compressed tar, which is read from its beginning."""
-        spot = self._spots.get(image_id)
-        return spot is not None and self._holders[spot.holder].sequential
-
-    def lend(self) -> Lending:
-        """Open the shelf for single films in any order, and for several who ask at once."""
-        return Lending(self._holders, self._spots)
-
-
-def open_shelf(
-    path: str | os.PathLike[str],
-    wanted: Collection[str] | None = None,
-    *,
-    listing: str | os.PathLike[str] | None = None,
-) -> Shelf:
-    """Find the films of a dataset in a folder (with what archives it holds), a tar or a zip; unpack nothing.
-
-    `listing` is a file that remembers what compressed tars hold, so that they are unpacked once for it and not at
-    every start.
-    """
-    root = Path(path)
-    if not root.is_dir() and not root.is_file():
-        raise FilmError(f"--images {path} is no folder and no file. Name a folder, a tar or a zip of films")
-    known = Listing(listing)
-    survey = Survey(None if wanted is None else Names(wanted))
-    _survey_all(root, known, survey)
-    known.save()
-    survey.settle()
-    if not survey.spots:
-        raise FilmError(f"--images {path} holds no film{survey.why_none()}")
-    asked = survey.spots if wanted is None else dict.fromkeys(wanted)
-    spots = {image_id: survey.spots[image_id] for image_id in asked if image_id in survey.spots}
-    missing = [image_id for image_id in asked if image_id not in spots]
-    return Shelf(survey.holders, spots, missing, survey.notices(root.name, missing))
-
-
-def _survey_all(root: Path, known: Listing, survey: Survey) -> None:
-    if root.is_file():
-        survey.add(_archive(root), known, root.name)
-        return
-    folder = Folder(root.resolve())
-    archives: list[Entry] = []
-    survey.add(folder, known, "", archives)
-    for entry in archives:
-        survey.add(_archive(folder.path / entry.name), known, entry.name)
-
-
-def _archive(path: Path) -> Holder:
-    """Say what an archive is, by its first bytes."""
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(6)
-    except OSError:  # said when it is listed
-        return Tar(path)
-    if start.startswith(ZIP_STARTS):
-        return Zip(path)
-    return StreamedTar(path) if start.startswith((GZIP, BZIP2, XZ)) else Tar(path)
-
-
-class Carried(Shelf):
-    """A few films with their bytes."""
-
-    def __init__(self, contents: Sequence[tuple[str, bytes | Refusal]]) -> None:
-        """Take what was read."""
-        super().__init__([], {}, (), ())
-        self._contents = dict(contents)
-        self.found = tuple(self._contents)
-
-    def read(self, image_ids: Iterable[str]) -> Generator[tuple[str, bytes | Refusal], None, None]:
-        """Give films one by one, in the order in which they are wanted."""
-        for image_id in image_ids:
-            yield image_id, self._contents.get(image_id, MISSING)

@@ -1,6 +1,6 @@
-"""A DICOM film: sizes checked before anything is allocated, then window, rescale and polarity applied.
+"""Decoding a DICOM image: sizes checked before anything is allocated, then window, rescale and polarity applied.
 
-Only the tags in TAGS are read. The stored values of a film have at most 16 bits, so that what a display would show is
+Only the tags in TAGS are read. The stored values have at most 16 bits, so that what a display would show is
 worked out once for each value that there can be, and looked up for each pixel.
 """
 
@@ -14,7 +14,6 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,20 +21,20 @@ import numpy.typing as npt
 from PIL import Image
 
 from bpals.errors import MissingExtra
-from bpals.images import formats
-from bpals.images.formats import MOST_BYTES, Refused, check_size
+from bpals.images.formats import JPEG_START, MOST_BYTES, Inflated, Refused, check_size, read_jpeg_header
 from bpals.images.picture import Picture, Plate, span, stretch
 
-Seen = TypeVar("Seen")
+Decoded = TypeVar("Decoded", Picture, Plate)
 
 MAGIC_AT, MAGIC = 128, b"DICM"
 DEFLATED = "1.2.840.10008.1.2.1.99"
 NATIVE = {"1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2", DEFLATED}
 RLE = "1.2.840.10008.1.2.5"
+# Value representations whose length has four bytes.
 LONG = {b"OB", b"OW", b"OF", b"SQ", b"UT", b"UN", b"OD", b"OL", b"UC", b"UR", b"OV", b"SV", b"UV"}
-"""Value representations whose length has four bytes."""
 PIECE = 1 << 20
 
+# All that is read of a file; what is not read cannot leave.
 TAGS = (
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames", "Rows", "Columns",
     "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelData", "PixelPaddingValue",
@@ -43,30 +42,28 @@ TAGS = (
     "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence",
     "ViewPosition", "BurnedInAnnotation", "PixelSpacing", "ImagerPixelSpacing",
 )  # fmt: skip
-"""All that is read of a file; what is not read cannot leave."""
 
 GREYS = {"MONOCHROME1", "MONOCHROME2"}
 COLOURS = {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"}
 LATERAL = {"LL", "RL", "LLD", "RLD", "LLO", "RLO", "LATERAL"}
-
+# What pydicom raises at a file that is not what it says.
 UNREADABLE = (
     ArithmeticError, AttributeError, AssertionError, EOFError, LookupError, OSError, RuntimeError, TypeError,
     ValueError, struct.error, zlib.error,
 )  # fmt: skip
-"""What pydicom raises at a file that is not what it says."""
 
 
 def decode_dicom(content: bytes) -> Picture:
-    """Decode one film as a display would show it."""
-    return _decoded(content, _shown)
+    """Decode one image as a display would show it."""
+    return _decode(content, _picture)
 
 
 def expose_dicom(content: bytes) -> Plate:
-    """Decode one film with every value that it stores, and the window through which a display would show it."""
-    return _decoded(content, _exposed)
+    """Decode one image with every value that it stores, and the window through which a display would show it."""
+    return _decode(content, _plate)
 
 
-def _decoded(content: bytes, look: Callable[[Any, str], Seen]) -> Seen:
+def _decode(content: bytes, make: Callable[[Any, str], Decoded]) -> Decoded:
     syntax, start = _transfer_syntax(content)
     if syntax == DEFLATED:
         _check_deflated(content, start)
@@ -77,16 +74,30 @@ def _decoded(content: bytes, look: Callable[[Any, str], Seen]) -> Seen:
         raise MissingExtra.of("A film in DICOM", "dicom") from None
     with _silence():
         try:
-            return look(pydicom.dcmread(io.BytesIO(content), specific_tags=list(TAGS)), syntax)
+            return make(pydicom.dcmread(io.BytesIO(content), specific_tags=list(TAGS)), syntax)
         except EOFError:
             raise Refused("truncated", f"the DICOM ends early, after {len(content):,} bytes") from None
         except (BytesLengthException, InvalidDicomError, *UNREADABLE):
             raise Refused("corrupt", "the DICOM does not decode as its header says") from None
 
 
+def dicom_size(content: bytes) -> tuple[int, int] | None:
+    """Give width and height in pixels; None where the file, or a missing package, does not say."""
+    try:
+        import pydicom
+    except ImportError:
+        return None
+    with _silence():
+        try:
+            found = pydicom.dcmread(io.BytesIO(content), specific_tags=["Rows", "Columns"], stop_before_pixels=True)
+            return int(found.Columns), int(found.Rows)
+        except UNREADABLE:
+            return None
+
+
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep pydicom from warning and logging: what is odd about a film is refused or noted, and tags name patients."""
+    """Keep pydicom from warning and logging: oddities are refused or noted, and tags name patients."""
     log = logging.getLogger("pydicom")
     was = log.level
     with warnings.catch_warnings():
@@ -116,21 +127,19 @@ def _transfer_syntax(content: bytes) -> tuple[str, int]:
 
 def _check_deflated(content: bytes, start: int) -> None:
     """Count what the file unpacks to and keep none of it."""
-    stream, count, at = zlib.decompressobj(-zlib.MAX_WBITS), 0, start
+    packed = Inflated(most=MOST_BYTES, piece=PIECE, stream=zlib.decompressobj(-zlib.MAX_WBITS))
     try:
-        while not stream.eof and count <= MOST_BYTES:
-            waiting = stream.unconsumed_tail or content[at : at + PIECE]
-            at += 0 if stream.unconsumed_tail else len(waiting)
-            count += (more := len(stream.decompress(waiting, PIECE)))
-            if not more and not waiting:
-                raise Refused("truncated", f"the DICOM ends early, after {len(content):,} bytes")
+        packed.feed(memoryview(content)[start:])
+        packed.end()
     except zlib.error:
         raise Refused("corrupt", "the DICOM does not unpack") from None
-    if count > MOST_BYTES:
+    if packed.count > MOST_BYTES:
         raise Refused("bomb", f"the DICOM of {len(content):,} bytes unpacks to over {MOST_BYTES:,}")
+    if not packed.stream.eof:
+        raise Refused("truncated", f"the DICOM ends early, after {len(content):,} bytes")
 
 
-def _shown(record: Any, syntax: str) -> Picture:
+def _picture(record: Any, syntax: str) -> Picture:
     stored, notes = _stored(record, syntax)
     if record.PhotometricInterpretation in COLOURS:
         return _uncoloured(stored, notes)
@@ -140,13 +149,12 @@ def _shown(record: Any, syntax: str) -> Picture:
     return Picture(image=image, notes=notes)
 
 
-def _exposed(record: Any, syntax: str) -> Plate:
+def _plate(record: Any, syntax: str) -> Plate:
     stored, notes = _stored(record, syntax)
     if record.PhotometricInterpretation in COLOURS:
         return Plate.of(_uncoloured(stored, notes))
-    scale, window, level = _scale(record, stored)
-    values = scale.places[_codes(record, stored)]
-    slope, intercept, top = scale.step, scale.origin, int(scale.places.max())
+    places, window, level, intercept, slope = _scale(record, stored)
+    values, top = places[_codes(record, stored)], int(places.max())
     if "inverted" in notes:
         values, level, slope, intercept = top - values, top - level, -slope, intercept + slope * top
     return Plate(
@@ -168,14 +176,13 @@ def _stored(record: Any, syntax: str) -> tuple[npt.NDArray[Any], tuple[str, ...]
     stored = record.pixel_array
     if stored.shape[:2] != (record.Rows, record.Columns):
         raise Refused("unexpected_size", "the DICOM holds another number of pixels than its header says")
-    grey = record.PhotometricInterpretation in GREYS
-    told = {
+    found = {
         "lateral": str(record.get("ViewPosition", "") or "").upper() in LATERAL,
         "burned_in": str(record.get("BurnedInAnnotation", "") or "").upper() == "YES",
-        "deep": grey and record.BitsStored > 8,
+        "deep": record.PhotometricInterpretation in GREYS and record.BitsStored > 8,
         "inverted": record.PhotometricInterpretation == "MONOCHROME1",
     }
-    return stored, tuple(note for note, holds in told.items() if holds)
+    return stored, tuple(note for note, holds in found.items() if holds)
 
 
 def _uncoloured(stored: npt.NDArray[Any], notes: tuple[str, ...]) -> Picture:
@@ -189,12 +196,12 @@ def _check_header(record: Any) -> None:
     check_size(int(record.Columns), int(record.Rows))
     frames = int(record.get("NumberOfFrames") or 1)
     if frames != 1:
-        raise Refused("frames", f"the DICOM has {frames:,} frames; a film has one")
+        raise Refused("frames", f"the DICOM has {frames:,} frames; an image has one")
     colour = record.PhotometricInterpretation in COLOURS
     if not colour and record.PhotometricInterpretation not in GREYS:
         raise Refused("codec", "the DICOM is neither grey nor RGB: save it as PNG")
     if record.SamplesPerPixel != (3 if colour else 1) or record.BitsAllocated not in ({8} if colour else {8, 16}):
-        raise Refused("codec", f"the DICOM has {record.BitsAllocated} bits a value, which no film has")
+        raise Refused("codec", f"the DICOM has {record.BitsAllocated} bits per value, which no image has")
     if not 0 < record.BitsStored <= record.HighBit + 1 <= record.BitsAllocated:
         raise Refused("corrupt", "the DICOM says that it stores more bits than it has")
 
@@ -211,35 +218,29 @@ def _check_pixel_data(record: Any, syntax: str) -> None:
         if len(record.PixelData) > (rows + 1) * line:
             raise Refused("unexpected_size", f"the DICOM has more pixels than the {columns:,} x {rows:,} of its header")
         return
-    _check_decoder(syntax)
-    if syntax != RLE and _codestream_size(_frame(record)) != (columns, rows):
-        raise Refused("unexpected_size", f"the picture inside the DICOM is not {columns:,} x {rows:,} as it says")
-
-
-def _check_decoder(syntax: str) -> None:
+    from pydicom.encaps import get_frame
     from pydicom.pixels.decoders.base import get_decoder
 
     try:
-        if get_decoder(syntax).is_available:
-            return
+        readable = get_decoder(syntax).is_available
     except NotImplementedError:
-        pass
-    raise Refused("codec", f"pixels packed as {syntax} are not read here: unpack the DICOM first") from None
-
-
-def _frame(record: Any) -> bytes:
-    from pydicom.encaps import get_frame
-
+        readable = False
+    if not readable:
+        raise Refused("codec", f"pixels packed as {syntax} are not read here: unpack the DICOM first")
+    if syntax == RLE:
+        return
     try:
-        return bytes(get_frame(record.PixelData, 0, number_of_frames=1))
+        frame = bytes(get_frame(record.PixelData, 0, number_of_frames=1))
     except UNREADABLE:
         raise Refused("truncated", "the packed pixels of the DICOM end early") from None
+    if _codestream_size(frame) != (columns, rows):
+        raise Refused("unexpected_size", f"the picture inside the DICOM is not {columns:,} x {rows:,} as it says")
 
 
 def _codestream_size(frame: bytes) -> tuple[int, int]:
     """Read width and height from a JPEG, JPEG-LS or JPEG 2000 stream, which decoders trust more than the DICOM."""
-    if frame.startswith(formats.START):
-        header = formats.read_jpeg_header(frame)
+    if frame.startswith(JPEG_START):
+        header = read_jpeg_header(frame)
         return header.width_px, header.height_px
     start = frame.find(b"\xff\x4f\xff\x51", 0, 4096)
     if start < 0 or len(frame) < start + 24:
@@ -260,36 +261,27 @@ def _displayed(record: Any, stored: npt.NDArray[Any]) -> Image.Image:
     return Image.fromarray(np.rint(np.clip(shown, 0, 1) * 255).astype(np.uint8)[codes])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scale:
-    """Where each stored code stands among the greys: 0 is the darkest, and one further is a step more."""
-
-    places: npt.NDArray[np.uint16]
-    origin: float
-    step: float
-
-
-def _scale(record: Any, stored: npt.NDArray[Any]) -> tuple[_Scale, float, float]:
-    """Give the scale of a film, and its window and level in places of it."""
+def _scale(record: Any, stored: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint16], float, float, float, float]:
+    """Give the place of each stored code among the greys, then window, level, the value of place 0, and the step."""
     values = _meanings(record)
     rescaled = _rescaled(record, values)
     linear = _linear(record)
     bent = record.get("VOILUTSequence") or (linear is not None and linear.bent)
     curve = _window(record, rescaled) if bent else None
     if curve is not None:  # A table or an S-curve is no window: its outcome is what is windowed further.
-        places = np.rint(np.clip(curve, 0, 1) * 65_535).astype(np.uint16)
-        return _Scale(places=places, origin=0.0, step=1.0), 65_535.0, 32_767.5
+        return np.rint(np.clip(curve, 0, 1) * 65_535).astype(np.uint16), 65_535.0, 32_767.5, 0.0, 1.0
     step = 1.0 if record.get("ModalityLUTSequence") else abs(_rescale(record)[0])
     origin = float(rescaled.min())
-    scale = _Scale(places=np.rint((rescaled - origin) / step).astype(np.uint16), origin=origin, step=step)
+    places = np.rint((rescaled - origin) / step).astype(np.uint16)
     if linear is not None:
-        return scale, linear.width / step, (linear.centre - origin) / step
+        return places, linear.width / step, (linear.centre - origin) / step, origin, step
     codes, padding = _codes(record, stored), record.get("PixelPaddingValue")
-    return scale, *span(scale.places[codes if padding is None else codes[values[codes] != int(padding)]])
+    window, level = span(places[codes if padding is None else codes[values[codes] != int(padding)]])
+    return places, window, level, origin, step
 
 
 def _spacing(record: Any) -> tuple[float, float] | None:
-    """Read how far apart pixels lie: in the patient where the film says so, else on the detector."""
+    """Read how far apart pixels lie: in the patient where the file says so, else on the detector."""
     for name in ("PixelSpacing", "ImagerPixelSpacing"):
         several = record.get(name)
         if several is not None and not isinstance(several, str) and len(several) == 2:
@@ -307,7 +299,8 @@ def _meanings(record: Any) -> npt.NDArray[np.int64]:
 
 
 def _codes(record: Any, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Give the stored bits alone; old films keep overlays, with a patient's name, in the bits above."""
+    """Give the stored bits alone."""
+    # Old images keep overlays, with a patient's name, in the bits above.
     wide = stored.view(np.dtype(f"u{stored.dtype.itemsize}")) if stored.dtype.kind == "i" else stored
     return (wide >> (int(record.HighBit) + 1 - int(record.BitsStored))) & ((1 << int(record.BitsStored)) - 1)
 
@@ -329,7 +322,7 @@ def _rescaled(record: Any, values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
 
 
 def _window(record: Any, values: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
-    """Map values to 0 (black) .. 1 (white) by the first window, or table, that the film has."""
+    """Map values to 0 (black) .. 1 (white) by the first window, or table, that the file has."""
     if record.get("VOILUTSequence"):
         from pydicom.pixels.processing import apply_voi
 
@@ -347,16 +340,19 @@ def _window(record: Any, values: npt.NDArray[Any]) -> npt.NDArray[np.float64] | 
 
 
 class _Linear(NamedTuple):
-    """The first window of a film, as the middle and the length of the line from black to white."""
+    """The first window of an image, as the middle and the length of the line from black to white."""
 
     centre: float
     width: float
-    bent: bool
-    """True where the line is an S-curve."""
+    bent: bool  # True where the line is an S-curve
 
 
 def _linear(record: Any) -> _Linear | None:
-    centre, width = _first(record.get("WindowCenter")), _first(record.get("WindowWidth"))
+    # An image may list several windows; a display starts with the first.
+    centre, width = (
+        None if value is None or value == "" else float(value[0] if hasattr(value, "append") else value)
+        for value in (record.get("WindowCenter"), record.get("WindowWidth"))
+    )
     if centre is None or width is None:
         return None
     function = str(record.get("VOILUTFunction") or "LINEAR").upper()
@@ -367,10 +363,3 @@ def _linear(record: Any) -> _Linear | None:
     if function in {"SIGMOID", "LINEAR_EXACT"}:
         return _Linear(centre, width, bent=function == "SIGMOID")
     return _Linear(centre - 0.5, max(width - 1, 1e-9), bent=False)
-
-
-def _first(value: Any) -> float | None:
-    if value is None or value == "":
-        return None
-    several = isinstance(value, list | tuple) or hasattr(value, "append")
-    return float(value[0] if several else value)

@@ -1,14 +1,14 @@
-"""Lettering: words burnt into films, read by OCR. Only the usual markers leave a worker; of other text only that it is.
+"""Words burnt into images, read by OCR: of the usual markers which they are, of other text only that it is there.
 
-What else stands on a film may name the patient: it is neither kept nor shown.
+Other text may name the patient: it never leaves a worker, and is neither kept nor shown.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,38 +16,47 @@ import numpy as np
 
 from bpals.errors import MissingExtra, UsageError
 from bpals.images.collection import Shelf
-from bpals.images.formats import Refused
-from bpals.images.prepare import decode
+from bpals.images.picture import Picture
+from bpals.images.prepare import decode_then
 from bpals.images.stream import Passage
 from bpals.optional import import_silent
 from bpals.types import Refusal
 
 OCR = "rapidocr_onnxruntime"
-SURE = 0.8
-"""The OCR's own confidence below which a word is not believed."""
-LONG = 4
-"""Letters and digits from which a word is text; shorter ones are sides, and initials of whoever took the film."""
+SURE = 0.8  # the OCR's own confidence below which a word is not believed
+LONG = 4  # letters and digits from which a word is text; shorter ones are sides, and initials of the radiographer
+# Words that stand on images as they should.
 MARKERS = frozenset(
     {
         "AP", "PA", "PORTABLE", "PORT", "SUPINE", "ERECT", "UPRIGHT", "SEMI", "SEMIERECT", "SEMIUPRIGHT", "SITTING",
         "STANDING", "LEFT", "RIGHT", "LATERAL", "LAT", "DECUB", "DECUBITUS", "EXPIRATION", "INSPIRATION",
     }
 )  # fmt: skip
-"""Words that stand on films as they should."""
 SAY_AP, SAY_PA = frozenset({"AP", "PORTABLE", "PORT", "SUPINE"}), frozenset({"PA"})
+
+
+def spelt(shelf: Shelf, image_ids: Iterable[str], *, workers: int | None = None) -> Passage[Lettered, Lettered]:
+    """Read what is written on images; 0 workers read in this process."""
+    try:
+        import_silent(OCR)
+    except ImportError as error:
+        if find_spec(OCR) is None:
+            raise MissingExtra.of("Reading text on films", "ocr") from None
+        raise UsageError(
+            f"the OCR is installed and cannot be loaded ({error}). On Debian type: apt-get install libgl1 "
+            "libglib2.0-0; elsewhere: pip install opencv-python-headless"
+        ) from None
+    return Passage(shelf, image_ids, Lettering(), workers=workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lettered:
-    """What is written on a film."""
+    """What is written on an image."""
 
-    image_id: str = ""
     sha256: str
     notes: tuple[str, ...]
-    markers: tuple[str, ...]
-    """The usual markers, each once, in the order of the alphabet."""
-    text: bool
-    """Whether anything else of four letters or more is written on it."""
+    markers: tuple[str, ...]  # the usual markers, each once, in the order of the alphabet
+    text: bool  # whether anything else of four letters or more is written on it
 
     @property
     def view(self) -> str | None:
@@ -58,27 +67,18 @@ class Lettered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lettering:
-    """How films are read: at their full size, by rapidocr on one thread."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Write it out for a worker."""
-        return {}
+    """How images are read: at their full size, by rapidocr on one thread."""
 
     def begin(self) -> Callable[[bytes], Lettered | Refusal]:
-        """Load the OCR, and give what reads one film."""
+        """Load the OCR, and give the function that reads one image."""
         read = import_silent(OCR).RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1)
 
-        def look(content: bytes) -> Lettered | Refusal:
-            try:
-                picture = decode(content)
-            except Refused as refused:
-                return refused.refusal
+        def spell_picture(picture: Picture, sha256: str) -> Lettered:
             grey = np.asarray(picture.image)
             lines, _ = read(np.stack([grey, grey, grey], axis=-1))
-            said = [(str(text), float(sure)) for _, text, sure in lines or ()]
-            return spell(said, hashlib.sha256(content).hexdigest(), picture.notes)
+            return spell([(str(text), float(sure)) for _, text, sure in lines or ()], sha256, picture.notes)
 
-        return look
+        return partial(decode_then, spell_picture)
 
     def pack(self, made: Lettered) -> tuple[dict[str, Any], bytes]:
         """Take apart what was read, for the way from a worker."""
@@ -96,30 +96,8 @@ class Lettering:
         )
 
 
-def spell(said: Iterable[tuple[str, float]], sha256: str, notes: tuple[str, ...]) -> Lettered:
-    """Tell markers from other text in what an OCR read, each with its confidence."""
-    words = [word for text, sure in said if sure >= SURE for word in re.findall(r"\w+", text.upper())]
-    markers = MARKERS.intersection(words)
+def spell(lines: Iterable[tuple[str, float]], sha256: str, notes: tuple[str, ...]) -> Lettered:
+    """Tell markers from other text in the lines that an OCR read, each with its confidence."""
+    words = [word for text, sure in lines if sure >= SURE for word in re.findall(r"\w+", text.upper())]
     text = any(len(word) >= LONG and word not in MARKERS for word in words)
-    return Lettered(sha256=sha256, notes=notes, markers=tuple(sorted(markers)), text=text)
-
-
-class Spelling(Passage[Lettered, Lettered]):
-    """What is written on films, in the order of `shelf.order(image_ids)`."""
-
-    def _given(self, image_id: str, made: Lettered) -> Lettered:
-        return replace(made, image_id=image_id)
-
-
-def spelt(shelf: Shelf, image_ids: Iterable[str], *, workers: int | None = None) -> Spelling:
-    """Read what is written on films; 0 workers read in this process."""
-    if find_spec(OCR) is None:
-        raise MissingExtra.of("Reading text on films", "ocr")
-    try:
-        import_silent(OCR)
-    except ImportError as error:
-        raise UsageError(
-            f"the OCR is installed and cannot be loaded ({error}). On Debian type: apt-get install libgl1 "
-            "libglib2.0-0; elsewhere: pip install opencv-python-headless"
-        ) from None
-    return Spelling(shelf, image_ids, Lettering(), workers=workers)
+    return Lettered(sha256=sha256, notes=notes, markers=tuple(sorted(MARKERS.intersection(words))), text=text)

@@ -1,13 +1,13 @@
-"""A phantom: a chest film that was drawn, not taken, with the findings that it is told to have.
+"""A phantom: a chest film that is drawn, not taken, with the findings that it should have.
 
-It is there to try a reading room on, without a download and without a patient. It looks enough like a film that
+It serves to try a reading room, without a download and without a patient. It looks enough like a film that
 window, zoom and a verdict make sense; nobody should learn radiology from it, and no judge should be scored on it.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,25 +16,28 @@ from PIL import Image
 
 Plane = npt.NDArray[np.float64]
 
-AIR, TISSUE, BONE = 0.16, 0.62, 0.16
-"""How bright a lung, a body and what a rib adds are, of 1."""
+# In the order in which they are drawn: each uses up random numbers, so that another order is another film.
+FINDINGS = (
+    "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema", "Fibrosis", "Hernia",
+    "Infiltration", "Mass", "Nodule", "Pleural_Thickening", "Pneumonia", "Pneumothorax",
+)  # fmt: skip
+
+AIR, TISSUE, BONE = 0.16, 0.62, 0.16  # how bright a lung and a body are, and how much a rib adds, of 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Chest:
-    """The film being drawn: x and y run from -1 to 1, to the right and down."""
+    """The film being drawn, with one method per finding: x and y run from -1 to 1, to the right and down."""
 
     x: Plane
     y: Plane
-    lungs: Plane
-    """1 within the lungs, 0 outside, with soft edges."""
-    hand: np.random.Generator
-    size: float
-    """Of this patient."""
+    lungs: Plane  # 1 within the lungs, 0 outside, with soft edges
+    random: np.random.Generator
+    size: float  # of this patient
 
     def side(self) -> float:
         """Choose a lung: -1 is the left of the picture."""
-        return float(self.hand.choice([-1.0, 1.0]))
+        return float(self.random.choice([-1.0, 1.0]))
 
     def spot(self, x: float, y: float, width: float, height: float, soft: float = 0.25) -> Plane:
         """Give an ellipse: 1 inside, 0 outside."""
@@ -43,9 +46,76 @@ class _Chest:
 
     def grain(self, coarse: int) -> Plane:
         """Give smooth noise between 0 and 1, with so many waves across the film."""
-        small = self.hand.uniform(0, 255, (coarse, coarse)).astype(np.uint8)
+        small = self.random.uniform(0, 255, (coarse, coarse)).astype(np.uint8)
         big = Image.fromarray(small).resize((self.x.shape[1], self.x.shape[0]), Image.Resampling.BICUBIC)
         return np.asarray(big, dtype=np.float64) / 255
+
+    def draw_atelectasis(self, film: Plane) -> Plane:
+        side = self.side()
+        band = self.y - (0.34 + 0.12 * side * self.x + self.random.uniform(-0.06, 0.06))
+        return film + 0.2 * np.exp(-((band / 0.016) ** 2)) * self.spot(0.45 * side, 0.34, 0.24, 0.3) * self.lungs
+
+    def draw_cardiomegaly(self, film: Plane) -> Plane:
+        return np.maximum(film, 0.66 * self.spot(0.1, 0.3, 0.56 * self.size, 0.36, 0.12))
+
+    def draw_consolidation(self, film: Plane) -> Plane:
+        side, high = self.side(), self.random.uniform(-0.25, 0.2)
+        dense = self.spot(0.42 * side, high, 0.22, 0.2, 0.5) * _step((self.grain(14) - 0.35) * 4)
+        return film + 0.34 * dense * self.lungs
+
+    def draw_edema(self, film: Plane) -> Plane:
+        haze = np.exp(-(((np.abs(self.x) - 0.24) / 0.2) ** 2) - ((self.y - 0.02) / 0.34) ** 2)
+        return film + (0.2 * haze + 0.1 * haze * self.grain(40)) * self.lungs
+
+    def draw_effusion(self, film: Plane) -> Plane:
+        side, level = self.side(), self.random.uniform(0.3, 0.42)
+        beside = side * self.x
+        curve = level + 0.1 - 0.5 * np.clip(beside - 0.45, 0, 1) + 0.2 * np.clip(0.45 - beside, 0, 1)
+        return film + (0.62 - film) * _step((self.y - curve) / 0.05) * (beside > 0) * self.lungs
+
+    def draw_emphysema(self, film: Plane) -> Plane:
+        return film - 0.09 * self.lungs * (0.6 + 0.4 * self.grain(6))
+
+    def draw_fibrosis(self, film: Plane) -> Plane:
+        net = np.abs(self.grain(70) - 0.5) < 0.06
+        return film + 0.17 * net * self.lungs * _step((self.y - 0.05) / 0.4)
+
+    def draw_hernia(self, film: Plane) -> Plane:
+        sac = self.spot(-0.02, 0.4, 0.2, 0.17, 0.12)
+        gas = sac * (self.y < 0.36)
+        return film + 0.1 * sac - 0.26 * gas
+
+    def draw_infiltration(self, film: Plane) -> Plane:
+        side, high = self.side(), self.random.uniform(-0.1, 0.3)
+        return film + 0.2 * self.spot(0.4 * side, high, 0.26, 0.3, 0.9) * self.grain(26) * self.lungs
+
+    def draw_mass(self, film: Plane) -> Plane:
+        x, y = 0.42 * self.side(), self.random.uniform(-0.4, 0.1)
+        return film + 0.3 * self.spot(x, y, 0.12, 0.11, 0.16) * self.lungs
+
+    def draw_nodule(self, film: Plane) -> Plane:
+        x, y = self.side() * self.random.uniform(0.36, 0.5), self.random.uniform(-0.4, 0.1)
+        return film + 0.26 * self.spot(x, y, 0.042, 0.042, 0.2) * self.lungs
+
+    def draw_pleural_thickening(self, film: Plane) -> Plane:
+        side = self.side()
+        rim = np.clip(self.lungs * (1 - self.lungs) * 4, 0, 1) * (side * self.x > 0.5)
+        wide = self.spot(0.76 * side, 0.0, 0.1, 0.5, 0.4) * self.lungs
+        return film + 0.2 * np.maximum(rim, wide)
+
+    def draw_pneumonia(self, film: Plane) -> Plane:
+        side = self.side()
+        lobe = _step((self.y - 0.08 + 0.1 * side * self.x) / 0.06) * (side * self.x > 0.12)
+        return film + 0.26 * lobe * (0.6 + 0.4 * self.grain(18)) * self.lungs
+
+    def draw_pneumothorax(self, film: Plane) -> Plane:
+        side, wide = self.side(), self.random.uniform(0.1, 0.17)
+        beside = side * self.x
+        away = np.sqrt(((beside - 0.4) / (0.36 - wide)) ** 2 + ((self.y + 0.02) / 0.58) ** 2)
+        free = (away > 1) & (beside > 0.2) & (self.y < 0.3)
+        line = np.exp(-(((away - 1) / 0.02) ** 2)) * (beside > 0.2) * (self.y < 0.3)
+        flat = AIR - 0.1 + 0 * film
+        return np.where(free, film + (flat - film) * 0.75 * self.lungs, film) + 0.16 * line * self.lungs
 
 
 def _step(value: Plane) -> Plane:
@@ -53,119 +123,19 @@ def _step(value: Plane) -> Plane:
     return np.clip(value + 0.5, 0, 1)
 
 
-def _atelectasis(chest: _Chest, film: Plane) -> Plane:
-    side = chest.side()
-    band = chest.y - (0.34 + 0.12 * side * chest.x + chest.hand.uniform(-0.06, 0.06))
-    return film + 0.2 * np.exp(-((band / 0.016) ** 2)) * chest.spot(0.45 * side, 0.34, 0.24, 0.3) * chest.lungs
-
-
-def _cardiomegaly(chest: _Chest, film: Plane) -> Plane:
-    return np.maximum(film, 0.66 * chest.spot(0.1, 0.3, 0.56 * chest.size, 0.36, 0.12))
-
-
-def _consolidation(chest: _Chest, film: Plane) -> Plane:
-    side, high = chest.side(), chest.hand.uniform(-0.25, 0.2)
-    dense = chest.spot(0.42 * side, high, 0.22, 0.2, 0.5) * _step((chest.grain(14) - 0.35) * 4)
-    return film + 0.34 * dense * chest.lungs
-
-
-def _edema(chest: _Chest, film: Plane) -> Plane:
-    haze = np.exp(-(((np.abs(chest.x) - 0.24) / 0.2) ** 2) - ((chest.y - 0.02) / 0.34) ** 2)
-    return film + (0.2 * haze + 0.1 * haze * chest.grain(40)) * chest.lungs
-
-
-def _effusion(chest: _Chest, film: Plane) -> Plane:
-    side, level = chest.side(), chest.hand.uniform(0.3, 0.42)
-    beside = side * chest.x
-    curve = level + 0.1 - 0.5 * np.clip(beside - 0.45, 0, 1) + 0.2 * np.clip(0.45 - beside, 0, 1)
-    return film + (0.62 - film) * _step((chest.y - curve) / 0.05) * (beside > 0) * chest.lungs
-
-
-def _emphysema(chest: _Chest, film: Plane) -> Plane:
-    return film - 0.09 * chest.lungs * (0.6 + 0.4 * chest.grain(6))
-
-
-def _fibrosis(chest: _Chest, film: Plane) -> Plane:
-    net = np.abs(chest.grain(70) - 0.5) < 0.06
-    return film + 0.17 * net * chest.lungs * _step((chest.y - 0.05) / 0.4)
-
-
-def _hernia(chest: _Chest, film: Plane) -> Plane:
-    sac = chest.spot(-0.02, 0.4, 0.2, 0.17, 0.12)
-    gas = sac * (chest.y < 0.36)
-    return film + 0.1 * sac - 0.26 * gas
-
-
-def _infiltration(chest: _Chest, film: Plane) -> Plane:
-    side, high = chest.side(), chest.hand.uniform(-0.1, 0.3)
-    return film + 0.2 * chest.spot(0.4 * side, high, 0.26, 0.3, 0.9) * chest.grain(26) * chest.lungs
-
-
-def _mass(chest: _Chest, film: Plane) -> Plane:
-    x, y = 0.42 * chest.side(), chest.hand.uniform(-0.4, 0.1)
-    return film + 0.3 * chest.spot(x, y, 0.12, 0.11, 0.16) * chest.lungs
-
-
-def _nodule(chest: _Chest, film: Plane) -> Plane:
-    x, y = chest.side() * chest.hand.uniform(0.36, 0.5), chest.hand.uniform(-0.4, 0.1)
-    return film + 0.26 * chest.spot(x, y, 0.042, 0.042, 0.2) * chest.lungs
-
-
-def _pleural_thickening(chest: _Chest, film: Plane) -> Plane:
-    side = chest.side()
-    rim = np.clip(chest.lungs * (1 - chest.lungs) * 4, 0, 1) * (side * chest.x > 0.5)
-    wide = chest.spot(0.76 * side, 0.0, 0.1, 0.5, 0.4) * chest.lungs
-    return film + 0.2 * np.maximum(rim, wide)
-
-
-def _pneumonia(chest: _Chest, film: Plane) -> Plane:
-    side = chest.side()
-    lobe = _step((chest.y - 0.08 + 0.1 * side * chest.x) / 0.06) * (side * chest.x > 0.12)
-    return film + 0.26 * lobe * (0.6 + 0.4 * chest.grain(18)) * chest.lungs
-
-
-def _pneumothorax(chest: _Chest, film: Plane) -> Plane:
-    side, wide = chest.side(), chest.hand.uniform(0.1, 0.17)
-    beside = side * chest.x
-    away = np.sqrt(((beside - 0.4) / (0.36 - wide)) ** 2 + ((chest.y + 0.02) / 0.58) ** 2)
-    free = (away > 1) & (beside > 0.2) & (chest.y < 0.3)
-    line = np.exp(-(((away - 1) / 0.02) ** 2)) * (beside > 0.2) * (chest.y < 0.3)
-    flat = AIR - 0.1 + 0 * film
-    return np.where(free, film + (flat - film) * 0.75 * chest.lungs, film) + 0.16 * line * chest.lungs
-
-
-FINDINGS: dict[str, Callable[[_Chest, Plane], Plane]] = {
-    "Atelectasis": _atelectasis,
-    "Cardiomegaly": _cardiomegaly,
-    "Consolidation": _consolidation,
-    "Edema": _edema,
-    "Effusion": _effusion,
-    "Emphysema": _emphysema,
-    "Fibrosis": _fibrosis,
-    "Hernia": _hernia,
-    "Infiltration": _infiltration,
-    "Mass": _mass,
-    "Nodule": _nodule,
-    "Pleural_Thickening": _pleural_thickening,
-    "Pneumonia": _pneumonia,
-    "Pneumothorax": _pneumothorax,
-}
-"""What can be drawn."""
-
-
 def draw_phantom(findings: Collection[str], *, seed: int, side_px: int = 640, bits: int = 8) -> bytes:
     """Draw a film with these findings and no other, as a grey PNG of 8 or 16 bits; the same seed is the same film."""
-    hand = np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
     y, x = np.mgrid[-1 : 1 : side_px * 1j, -1 : 1 : side_px * 1j]
-    x, y = x + hand.uniform(-0.03, 0.03), y + hand.uniform(-0.03, 0.03)
-    size = hand.uniform(0.92, 1.06)
-    chest = _Chest(x=x, y=y, lungs=_lungs(x, y, size), hand=hand, size=size)
+    x, y = x + random.uniform(-0.03, 0.03), y + random.uniform(-0.03, 0.03)
+    size = random.uniform(0.92, 1.06)
+    chest = _Chest(x=x, y=y, lungs=_lungs(x, y, size), random=random, size=size)
     film, heart = _anatomy(chest)
     chest = replace(chest, lungs=chest.lungs * (1 - heart))
-    for name, draw in FINDINGS.items():
+    for name in FINDINGS:
         if name in findings:
-            film = draw(chest, film)
-    film = np.clip(film + hand.normal(0, 0.014, film.shape), 0, 1)
+            film = getattr(chest, f"draw_{name.lower()}")(film)
+    film = np.clip(film + random.normal(0, 0.014, film.shape), 0, 1)
     buffer = io.BytesIO()
     grey = (film * (2**bits - 1)).astype(np.uint8 if bits == 8 else np.uint16)
     Image.fromarray(grey).save(buffer, "PNG", compress_level=3)

@@ -1,4 +1,4 @@
-"""A decoded film: 8-bit grey as a judge is shown it, or every grey value that it has, as a reader may window it."""
+"""Decoding PNG and JPEG: into 8-bit grey for a judge, or into every grey value for a reader who sets the window."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from bpals.images import formats
 from bpals.images.formats import Refused
-
-Grey = npt.NDArray[np.uint8]
 
 ORIENTATION = 0x0112
 TURNS = {
@@ -25,41 +23,31 @@ TURNS = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-}
-"""EXIF orientation -> what puts the film upright."""
-
+}  # EXIF orientation -> what puts the image upright
+# What Pillow raises at a file whose header is sound and whose pixels are not.
 UNDECODABLE = (OSError, ValueError, SyntaxError, struct.error, LookupError, TypeError, OverflowError, EOFError)
-"""What Pillow raises at a file whose header is sound and whose pixels are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One film, decoded."""
+    """One image, decoded into 8-bit grey."""
 
     image: Image.Image
-    """8-bit grey."""
-    notes: tuple[str, ...]
-    """What it was: see NOTES in `prepare`."""
+    notes: tuple[str, ...]  # keys of `prepare.NOTES`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plate:
-    """One film with every grey value that it has: 0 is darkest, and a display shows `level` half bright."""
+    """One image with every grey value that it has: 0 is darkest, and a display shows `level` half bright."""
 
     values: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
-    bits: int
-    """How many a value may have."""
-    window: float
-    """How many values lie between black and white ..."""
+    bits: int  # of one value
+    window: float  # how many values lie between black and white, around the level
     level: float
-    """... around this one."""
-    notes: tuple[str, ...]
-    """What it was: see NOTES in `prepare`."""
+    notes: tuple[str, ...]  # keys of `prepare.NOTES`
     slope: float = 1.0
-    intercept: float = 0.0
-    """A value times the slope, plus this, is what the file calls it."""
-    spacing_mm: tuple[float, float] | None = None
-    """From one pixel to the next, down and across."""
+    intercept: float = 0.0  # a value times the slope, plus this, is what the file calls it
+    spacing_mm: tuple[float, float] | None = None  # from one pixel to the next, down and across
 
     @classmethod
     def of(cls, picture: Picture) -> Plate:
@@ -71,7 +59,7 @@ def decode_png(content: bytes) -> Picture:
     """Decode a PNG that may have any depth and colour."""
     image, notes = _open_png(content)
     if image.mode.startswith("I"):
-        return Picture(image=stretch(np.asarray(image)), notes=tuple(notes))
+        return Picture(image=stretch(np.asarray(image)), notes=notes)
     return _grey(image, notes)
 
 
@@ -82,13 +70,12 @@ def expose_png(content: bytes) -> Plate:
         return Plate.of(_grey(image, notes))
     values = np.asarray(image).astype(np.uint16)
     window, level = span(values)
-    return Plate(values=values, bits=16, window=window, level=level, notes=tuple(notes))
+    return Plate(values=values, bits=16, window=window, level=level, notes=notes)
 
 
-def _open_png(content: bytes) -> tuple[Image.Image, list[str]]:
-    header = formats.read_png_header(content)
-    stripped = formats.check_png(content)
-    return _load(stripped, "PNG"), ["deep"] if header.depth == 16 else []
+def _open_png(content: bytes) -> tuple[Image.Image, tuple[str, ...]]:
+    notes = ("deep",) if formats.read_png_header(content).depth == 16 else ()
+    return _load(formats.check_png(content), "PNG"), notes
 
 
 def decode_jpeg(content: bytes) -> Picture:
@@ -96,8 +83,10 @@ def decode_jpeg(content: bytes) -> Picture:
     formats.check_jpeg(content)
     image = _load(content, "JPEG")
     turn = TURNS.get(_orientation(image))
-    picture = _grey(image, ["turned"] if turn is not None else [])
-    return picture if turn is None else Picture(image=picture.image.transpose(turn), notes=picture.notes)
+    if turn is None:
+        return _grey(image, ())
+    picture = _grey(image, ("turned",))
+    return Picture(image=picture.image.transpose(turn), notes=picture.notes)
 
 
 def stretch(values: npt.NDArray[Any], *, padding: int | None = None) -> Image.Image:
@@ -124,12 +113,10 @@ def _load(content: bytes, kind: str) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content), formats=(kind,))
         image.load()
-    except UnidentifiedImageError:
-        raise Refused("corrupt", f"the {kind} cannot be decoded") from None
     except UNDECODABLE as error:
-        cut = "truncated" in str(error)
-        words = "ends early" if cut else "cannot be decoded"
-        raise Refused("truncated" if cut else "corrupt", f"the {kind} {words}") from None
+        if "truncated" in str(error):
+            raise Refused("truncated", f"the {kind} ends early") from None
+        raise Refused("corrupt", f"the {kind} cannot be decoded") from None
     return image
 
 
@@ -140,17 +127,19 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _grey(image: Image.Image, notes: list[str]) -> Picture:
+def _grey(image: Image.Image, notes: tuple[str, ...]) -> Picture:
     """Make 8-bit grey: alpha is left out, a palette is looked up, colours weigh .299, .587 and .114."""
     if image.mode in {"LA", "RGBA", "PA"} or "transparency" in image.info:
-        notes = [*notes, "alpha"]
+        notes = (*notes, "alpha")
     if image.mode in {"P", "PA"}:
-        notes = [*notes, "palette"]
+        notes = (*notes, "palette")
     if image.mode == "LA":
-        return Picture(image=image.getchannel("L"), notes=tuple(notes))
+        return Picture(image=image.getchannel("L"), notes=notes)
     if image.mode in {"L", "1"}:
-        return Picture(image=image.convert("L"), notes=tuple(notes))
+        return Picture(image=image.convert("L"), notes=notes)
     colours = image.convert("RGB")
-    if colours.getchannel("R").tobytes() == colours.getchannel("G").tobytes() == colours.getchannel("B").tobytes():
-        return Picture(image=colours.getchannel("R"), notes=tuple(notes))
+    red, green, blue = colours.split()
+    # A grey image saved in colour must equal its grey original: weighing three equal channels could round.
+    if red.tobytes() == green.tobytes() == blue.tobytes():
+        return Picture(image=red, notes=notes)
     return Picture(image=colours.convert("L"), notes=(*notes, "colour"))

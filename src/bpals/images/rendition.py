@@ -18,6 +18,7 @@ import os
 import threading
 import zlib
 from collections import OrderedDict
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,8 +33,9 @@ from bpals.images.picture import Plate, decode_jpeg, expose_png
 from bpals.images.prepare import FLAT, kind_of
 from bpals.types import Notice, Refusal
 
-MOST_KEPT = 256 << 20
-"""Bytes of renditions that are kept: about 600 films of NIH."""
+MOST_KEPT = 256 << 20  # bytes of renditions: about 600 films of NIH
+DECODERS = {"png": expose_png, "jpeg": lambda content: Plate.of(decode_jpeg(content)), "dicom": expose_dicom}
+REFUSAL_BYTES = 200  # what a kept reason counts for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,34 +43,22 @@ class Rendition:
     """One film for a reader's screen."""
 
     kind: Literal["png8", "grey16"]
-    content: bytes
-    """What is sent: a PNG, or gzip."""
+    content: bytes  # what is sent: a PNG, or gzip
     width: int
     height: int
     window: float
     level: float
-    sha256: str
-    """Of the file's bytes: which film this is; never sent to a reader."""
+    sha256: str  # of the file's bytes: which film this is; never sent to a reader
     bits: int = 8
     slope: float = 1.0
-    intercept: float = 0.0
-    """A value times the slope, plus this, is what the file calls it."""
-    spacing_mm: tuple[float, float] | None = None
-    """From one pixel to the next, down and across, where the file says so."""
+    intercept: float = 0.0  # a value times the slope, plus this, is what the file calls it
+    spacing_mm: tuple[float, float] | None = None  # from one pixel to the next, down and across, where the file says
 
     def about(self) -> dict[str, object]:
         """Say what a browser must know to show it: the header X-Film; nothing in it tells which film it is."""
-        return {
-            "kind": self.kind,
-            "width": self.width,
-            "height": self.height,
-            "bits": self.bits,
-            "window": self.window,
-            "level": self.level,
-            "slope": self.slope,
-            "intercept": self.intercept,
-            "spacing_mm": list(self.spacing_mm) if self.spacing_mm else None,
-        }
+        names = ("kind", "width", "height", "bits", "window", "level", "slope", "intercept")
+        spacing = list(self.spacing_mm) if self.spacing_mm else None
+        return {name: getattr(self, name) for name in names} | {"spacing_mm": spacing}
 
 
 def render(content: bytes) -> Rendition | Refusal:
@@ -82,11 +72,7 @@ def render(content: bytes) -> Rendition | Refusal:
 
 def expose(content: bytes) -> Plate:
     """Decode a file into every grey value that it has, or raise Refused."""
-    kind = kind_of(content)
-    if kind == "jpeg":
-        plate = Plate.of(decode_jpeg(content))
-    else:
-        plate = expose_png(content) if kind == "png" else expose_dicom(content)
+    plate = DECODERS[kind_of(content)](content)
     if int(plate.values.max()) - int(plate.values.min()) <= FLAT:
         raise Refused("blank", "every pixel has the same grey")
     return plate
@@ -132,19 +118,10 @@ def _grey16(values: npt.NDArray[np.uint16]) -> bytes:
     return packer.compress(high.tobytes()) + packer.compress(low.tobytes()) + packer.flush()
 
 
-@dataclass(slots=True)
-class _Making:
-    """A rendition that somebody is making and others wait for."""
-
-    done: threading.Event
-    made: Rendition | Refusal | None = None
-
-
 class Renditions:
     """The renditions of a shelf, made when they are asked for; the latest are kept, up to so many bytes."""
 
-    notices: tuple[Notice, ...]
-    """What a user should know before the first film is asked for."""
+    notices: tuple[Notice, ...]  # what a user should know before the first film is asked for
 
     def __init__(self, shelf: Shelf, *, most_bytes: int = MOST_KEPT) -> None:
         """Read nothing yet."""
@@ -152,7 +129,7 @@ class Renditions:
         self._most = most_bytes
         self._kept: OrderedDict[str, Rendition | Refusal] = OrderedDict()
         self._bytes = 0
-        self._making: dict[str, _Making] = {}
+        self._making: dict[str, Future[Rendition | Refusal | None]] = {}
         self._lock = threading.Lock()
         # Each film that is decoded takes up to 400 MB while it is.
         self._decoders = threading.BoundedSemaphore(min(4, os.cpu_count() or 1))
@@ -167,18 +144,19 @@ class Renditions:
             making = self._making.get(image_id)
             mine = making is None
             if making is None:
-                making = self._making[image_id] = _Making(threading.Event())
+                making = self._making[image_id] = Future()
         if not mine:
-            making.done.wait()
-            return making.made or self.film(image_id)
+            # None where making it raised: then the one who waited tries it, and gets the error.
+            return making.result() or self.film(image_id)
+        made = None
         try:
-            making.made = self._made(image_id)
-            self._keep(image_id, making.made)
-            return making.made
+            made = self._made(image_id)
+            self._keep(image_id, made)
+            return made
         finally:
             with self._lock:
                 del self._making[image_id]
-            making.done.set()
+            making.set_result(made)
 
     def close(self) -> None:
         """Close the archives of the shelf."""
@@ -203,4 +181,4 @@ class Renditions:
 
 
 def _size(made: Rendition | Refusal) -> int:
-    return len(made.content) if isinstance(made, Rendition) else 200
+    return len(made.content) if isinstance(made, Rendition) else REFUSAL_BYTES

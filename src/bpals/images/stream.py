@@ -1,162 +1,132 @@
-"""Looking: films of a shelf, shown one after another to a function that makes numbers of them.
+"""A stream of images: read here one after another, treated in worker processes, and given in order.
 
-No picture is written on the way: bytes -> 8-bit grey -> a grey square -> numbers. The function is made in each worker
-from its name, so that nothing but words goes to a worker, and nothing but words and numbers comes back.
+`prepared` gives each image as a judge is shown it. `looked` gives numbers: bytes -> 8-bit grey -> a grey square ->
+a row of features, with no picture written on the way. What treats an image is made in each worker from its name, so
+that nothing but words goes to a worker, and nothing but words and numbers comes back.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import subprocess
 import sys
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from bpals.errors import FilmError
+from bpals.images.archives import Closing
 from bpals.images.collection import Shelf
-from bpals.images.formats import MOST_BYTES, Refused
+from bpals.images.formats import MOST_BYTES
 from bpals.images.picture import Picture
-from bpals.images.prepare import Preparation, Prepared, decode
+from bpals.images.prepare import Preparation, Prepared, decode_then
 from bpals.images.worker import READY, M, Work, called, terms, unpack
 from bpals.text import several
 from bpals.types import Film, Notice, Refusal
 
-MEMORY_BYTES = 2 << 30
-"""What one film may need: 50 million pixels in 16-bit colour take 1 GB."""
-GONE = (EOFError, OSError)
-"""What a channel raises whose other end is gone."""
-GARBLED = (ValueError, TypeError, LookupError, RuntimeError, struct.error)
-"""What an answer raises that no sound worker gives."""
-
-
-class _Worker:
-    """One process and the channel to it."""
-
-    def __init__(self, work: str, memory_bytes: int) -> None:
-        self.channel, theirs = Pipe()
-        words = [str(theirs.fileno()), work, str(memory_bytes)]
-        path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109  as Python itself reads it
-        self.process = subprocess.Popen(  # noqa: S603  ourselves
-            [sys.executable, "-P", "-m", "bpals.images.worker", *words],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # decoders print what they find in a film, and it may name a patient
-            env=os.environ | {"PYTHONPATH": path, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"},
-        )
-        theirs.close()
-        self.ready = False
-        self.film: int | None = None
-        """The number of the film it has."""
-
-    def close(self) -> None:
-        """End it at once; it holds nothing that is not also here."""
-        self.channel.close()
-        self.process.kill()
-        self.process.wait()
-
-
-class Crew(Generic[M]):
-    """Workers, each with at most one film: which film ended a worker is never in doubt."""
-
-    def __init__(self, size: int, work: Work[M], memory_bytes: int = MEMORY_BYTES) -> None:
-        """Start the workers; they come up while the first films are read."""
-        self._work = work
-        self._terms = (terms(work), memory_bytes)
-        self._started = False
-        self._workers = [_Worker(*self._terms) for _ in range(size)]
-
-    @property
-    def size(self) -> int:
-        """How many workers there are."""
-        return len(self._workers)
-
-    @property
-    def busy(self) -> int:
-        """How many have a film."""
-        return sum(worker.film is not None for worker in self._workers)
-
-    @property
-    def idle(self) -> int:
-        """How many have none."""
-        return len(self._workers) - self.busy
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes, for whoever watches them."""
-        return [worker.process.pid for worker in self._workers]
-
-    def give(self, number: int, content: bytes) -> None:
-        """Hand a film to a worker that has none."""
-        worker = next(worker for worker in self._workers if worker.film is None)
-        worker.film = number
-        try:
-            self._meet(worker)
-            worker.channel.send_bytes(content)
-        except GONE:  # noticed again, and dealt with, where its answer is waited for
-            return
-
-    def wait(self) -> Iterator[tuple[int, M | Refusal | None]]:
-        """Wait for at least one worker: the number of its film with what came of it, none if the worker died."""
-        channels: dict[object, _Worker] = {w.channel: w for w in self._workers if w.film is not None}
-        for channel in wait([w.channel for w in channels.values()]):
-            worker = channels[channel]
-            number = worker.film
-            assert number is not None  # noqa: S101  only those with a film are waited for
-            try:
-                result = unpack(self._work, worker.channel.recv_bytes(MOST_BYTES))
-            except (*GONE, *GARBLED):
-                self._replace(worker)
-                yield number, None
-                continue
-            worker.film = None
-            yield number, result
-
-    def close(self) -> None:
-        """End all workers."""
-        while self._workers:
-            self._workers.pop().close()
-
-    def _meet(self, worker: _Worker) -> None:
-        """Wait until a new worker says that it is up."""
-        if worker.ready:
-            return
-        try:
-            worker.ready = self._started = worker.channel.recv_bytes(len(READY)) == READY
-        except GONE:
-            if self._started:
-                raise
-            raise FilmError("the process that reads films does not start. Type: bpals doctor") from None
-
-    def _replace(self, worker: _Worker) -> None:
-        worker.close()
-        self._workers[self._workers.index(worker)] = _Worker(*self._terms)
-
-
 G = TypeVar("G")
+Grey = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Eye = Callable[[Grey], Floats]
+"""Makes a row of features of a grey square."""
 
+MEMORY_BYTES = 2 << 30  # what one image may need: 50 million pixels in 16-bit colour take 1 GB
 MOST_WORKERS = 4
-MOST_DEATHS = 3
-"""Workers that one film may end."""
-AHEAD = 2
-"""Films that are read or ready, for each worker."""
+MOST_DEATHS = 3  # workers that one image may end
+AHEAD = 2  # images that are read or ready, for each worker
+THUMBNAIL_PX = 32
+GONE = (EOFError, OSError)  # what a channel raises whose other end is gone
+GARBLED = (ValueError, TypeError, LookupError, RuntimeError, struct.error)  # what a reply of no sound worker raises
+
+
+def prepared(
+    shelf: Shelf, image_ids: Iterable[str], preparation: Preparation, *, workers: int | None = None
+) -> Reading:
+    """Read and prepare images, in the order of `shelf.order(image_ids)`; 0 workers prepare in this process."""
+    return Reading(shelf, image_ids, preparation, workers=workers)
+
+
+def looked(shelf: Shelf, image_ids: Iterable[str], look: Look, *, workers: int | None = None) -> Looking:
+    """Look at images, in the order of `shelf.order(image_ids)`; 0 workers look in this process."""
+    return Looking(shelf, image_ids, look, workers=workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One image as numbers."""
+
+    image_id: str = ""
+    sha256: str  # of the file's bytes: which image this is
+    width_px: int  # of the image as it lies in its file
+    height_px: int
+    notes: tuple[str, ...]  # keys of `prepare.NOTES`
+    features: Floats
+    thumbnail: Grey  # the image at 32 x 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How images become numbers: the side of the square, and the function for it, by the name of its maker."""
+
+    side_px: int = 224
+    eye: str  # `module:function`; called with `given`, in each worker, it gives the eye
+    given: Mapping[str, Any] = field(default_factory=dict)  # what JSON can carry
+
+    def begin(self) -> Callable[[bytes], Seen | Refusal]:
+        """Make the eye, and give the function that looks at the bytes of one file."""
+        return partial(decode_then, partial(_seen, called(self.eye)(**self.given), self.side_px))
+
+    def pack(self, made: Seen) -> tuple[dict[str, Any], bytes]:
+        """Take apart what was seen, for the way from a worker."""
+        about = {"sha256": made.sha256, "size": [made.width_px, made.height_px], "notes": made.notes}
+        return about, made.thumbnail.tobytes() + made.features.tobytes()
+
+    def unpack(self, about: Mapping[str, Any], body: bytes) -> Seen:
+        """Put together what was seen."""
+        pixels = THUMBNAIL_PX**2
+        width_px, height_px = about["size"]
+        return Seen(
+            sha256=str(about["sha256"]),
+            width_px=int(width_px),
+            height_px=int(height_px),
+            notes=tuple(about["notes"]),
+            features=np.frombuffer(body, np.float32, offset=pixels),
+            thumbnail=np.frombuffer(body, np.uint8, pixels).reshape(THUMBNAIL_PX, THUMBNAIL_PX),
+        )
+
+
+def _seen(eye: Eye, side_px: int, picture: Picture, sha256: str) -> Seen:
+    whole = square(picture.image, side_px)
+    small = Image.fromarray(whole).resize((THUMBNAIL_PX, THUMBNAIL_PX), Image.Resampling.BOX)
+    return Seen(
+        sha256=sha256,
+        width_px=picture.image.width,
+        height_px=picture.image.height,
+        notes=picture.notes,
+        features=np.ascontiguousarray(eye(whole), dtype=np.float32),
+        thumbnail=np.asarray(small),
+    )
+
+
+def square(image: Image.Image, side_px: int) -> Grey:
+    """Shrink or enlarge a grey image to a square: all of it is shown, and its proportions are not kept."""
+    return np.asarray(image.resize((side_px, side_px), Image.Resampling.LANCZOS))
 
 
 @dataclass(slots=True)
 class _Slot(Generic[M]):
-    """One film on its way."""
+    """One image on its way."""
 
     image_id: str
     content: bytes
@@ -165,19 +135,16 @@ class _Slot(Generic[M]):
     deaths: int = 0
 
 
-class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
-    """What was made of films, in the order of `shelf.order(image_ids)`.
+class Passage(Closing, Iterator[tuple[str, G | Refusal]], Generic[M, G]):
+    """What was made of images, in the order of `shelf.order(image_ids)`.
 
-    Bytes are read in this process; at most two films a worker are on their way. A film that ends its worker is tried
-    again alone, and refused as `poison` when it has ended three. Close it, or read it to its end.
+    Bytes are read in this process; at most two images per worker are on their way. An image that ends its worker is
+    tried again alone, and refused as `poison` when it has ended three. Close it, or read it to its end.
     """
 
-    notes: Counter[str]
-    """How many films had each note of `prepare.NOTES`, so far."""
-    notes_of: dict[str, tuple[str, ...]]
-    """The notes of each film that has some."""
-    refused: Counter[str]
-    """How many films were refused for each reason."""
+    notes: Counter[str]  # how many images had each note of `prepare.NOTES`, so far
+    notes_of: dict[str, tuple[str, ...]]  # the notes of each image that has some
+    refused: Counter[str]  # how many images were refused for each reason
 
     def __init__(
         self,
@@ -189,7 +156,7 @@ class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
         memory_bytes: int = MEMORY_BYTES,
         crew: Crew[M] | None = None,
     ) -> None:
-        """Start nothing yet: the first film that is asked for does. No workers is this process, None one a core.
+        """Start nothing yet: the first call of next() does. 0 workers is this process, None one per core.
 
         A crew that is lent is used for this work alone, and left as it is at the end.
         """
@@ -233,9 +200,12 @@ class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
             self._crew.close()
         self._crew = None
 
+    def __del__(self) -> None:
+        self.close()
+
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Say what is odd about the films that were read so far, taken together."""
+        """Say what is odd about the images that were read so far, taken together."""
         return same_films(self._same)
 
     @property
@@ -243,24 +213,25 @@ class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
         """The worker processes, for whoever watches them."""
         return self._crew.pids if self._crew else []
 
+    def _given(self, image_id: str, made: M) -> G:
+        """Choose what is given of what was made of an image: all of it, where a subclass does not choose."""
+        del image_id
+        return cast("G", made)
+
     def _read_on(self) -> None:
-        """Read films until two a worker are on their way."""
+        """Read images until two per worker are on their way."""
         while not self._over and len(self._slots) < max(1, AHEAD * self._size):
             following = next(self._contents, None)
             if following is None:
                 self._over = True
                 return
             image_id, content = following
-            refusal = content if isinstance(content, Refusal) else None
-            self._slots[self._next] = _Slot(image_id, b"" if isinstance(content, Refusal) else content, refusal)
+            slot = _Slot[M](image_id, b"", content) if isinstance(content, Refusal) else _Slot[M](image_id, content)
+            self._slots[self._next] = slot
             self._next += 1
 
-    @abstractmethod
-    def _given(self, image_id: str, made: M) -> G:
-        """Say what is given of what was made of a film."""
-
     def _go_on(self, slot: _Slot[M]) -> None:
-        """Bring some film further."""
+        """Bring some image further."""
         if self._size == 0:
             self._treat = self._treat or self._work.begin()
             slot.result = self._treat(slot.content)
@@ -275,8 +246,8 @@ class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
         waiting = [(number, slot) for number, slot in self._slots.items() if slot.result is None and not slot.given]
         suspects = [(number, slot) for number, slot in waiting if slot.deaths]
         tried = any(slot.given and slot.deaths for slot in self._slots.values())
-        # A film that ended a worker has the machine to itself, so that it is tried fairly and harms no other.
-        room = (0 if crew.busy else 1) if suspects else 0 if tried else crew.idle
+        # An image that ended a worker has the machine to itself, so that it is tried fairly and harms no other.
+        room = (0 if crew.busy else 1) if suspects else 0 if tried else crew.size - crew.busy
         for number, slot in (suspects or waiting)[:room]:
             slot.given = True
             crew.give(number, slot.content)
@@ -303,20 +274,9 @@ class Passage(Iterator[tuple[str, G | Refusal]], Generic[M, G]):
             self._same.append((first, image_id))
         return self._given(image_id, result)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
 
 def same_films(pairs: Sequence[tuple[str, str]]) -> tuple[Notice, ...]:
-    """Say how many films are others under another name, if any are."""
+    """Say how many images are others under another name, if any are."""
     if not pairs:
         return ()
     first, second = pairs[0]
@@ -326,117 +286,110 @@ def same_films(pairs: Sequence[tuple[str, str]]) -> tuple[Notice, ...]:
 
 
 class Reading(Passage[Prepared, Film]):
-    """Prepared films, in the order of `shelf.order(image_ids)`."""
+    """Prepared images, in the order of `shelf.order(image_ids)`."""
 
     def _given(self, image_id: str, made: Prepared) -> Film:
         del image_id  # a film has no name: it goes to a judge
         return made.film
 
 
-def prepared(
-    shelf: Shelf, image_ids: Iterable[str], preparation: Preparation, *, workers: int | None = None
-) -> Reading:
-    """Read and prepare films, in the order of `shelf.order(image_ids)`; 0 workers prepare in this process."""
-    return Reading(shelf, image_ids, preparation, workers=workers)
-
-
-THUMBNAIL_PX = 32
-
-Grey = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-Eye = Callable[[Grey], Floats]
-"""Makes a row of numbers of a grey square."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One film, looked at."""
-
-    image_id: str = ""
-    sha256: str
-    """Of the file's bytes: which film this is."""
-    width_px: int
-    height_px: int
-    """Of the film as it lies in its file."""
-    notes: tuple[str, ...]
-    """Keys of `prepare.NOTES`."""
-    features: Floats
-    """What the eye made of it."""
-    thumbnail: Grey
-    """The film at 32 x 32."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """How films are looked at: the side of the square, and the eye, by the name of what makes it."""
-
-    side_px: int = 224
-    eye: str
-    """`module:function`; called with `given`, in each worker, it gives the eye."""
-    given: Mapping[str, Any] = field(default_factory=dict)
-    """What JSON can carry."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Write it out for a worker."""
-        return asdict(self)
-
-    def begin(self) -> Callable[[bytes], Seen | Refusal]:
-        """Make the eye, and give what looks at the bytes of one film."""
-        eye: Eye = called(self.eye)(**self.given)
-
-        def look(content: bytes) -> Seen | Refusal:
-            try:
-                picture = decode(content)
-            except Refused as refused:
-                return refused.refusal
-            return _seen(picture, eye, self.side_px, hashlib.sha256(content).hexdigest())
-
-        return look
-
-    def pack(self, made: Seen) -> tuple[dict[str, Any], bytes]:
-        """Take apart what was seen, for the way from a worker."""
-        about = {"sha256": made.sha256, "size": [made.width_px, made.height_px], "notes": made.notes}
-        return about, made.thumbnail.tobytes() + made.features.tobytes()
-
-    def unpack(self, about: Mapping[str, Any], body: bytes) -> Seen:
-        """Put together what was seen."""
-        pixels = THUMBNAIL_PX**2
-        width_px, height_px = about["size"]
-        return Seen(
-            sha256=str(about["sha256"]),
-            width_px=int(width_px),
-            height_px=int(height_px),
-            notes=tuple(about["notes"]),
-            features=np.frombuffer(body, np.float32, offset=pixels),
-            thumbnail=np.frombuffer(body, np.uint8, pixels).reshape(THUMBNAIL_PX, THUMBNAIL_PX),
-        )
-
-
 class Looking(Passage[Seen, Seen]):
-    """Films, looked at, in the order of `shelf.order(image_ids)`."""
+    """Images as numbers, in the order of `shelf.order(image_ids)`."""
 
     def _given(self, image_id: str, made: Seen) -> Seen:
         return replace(made, image_id=image_id)
 
 
-def looked(shelf: Shelf, image_ids: Iterable[str], look: Look, *, workers: int | None = None) -> Looking:
-    """Look at films, in the order of `shelf.order(image_ids)`; 0 workers look in this process."""
-    return Looking(shelf, image_ids, look, workers=workers)
+class Crew(Generic[M]):
+    """Workers, each with at most one image: which image ended a worker is never in doubt."""
+
+    def __init__(self, size: int, work: Work[M], memory_bytes: int = MEMORY_BYTES) -> None:
+        """Start the workers; they come up while the first images are read."""
+        self._work = work
+        self._terms = (terms(work), memory_bytes)
+        self._started = False
+        self._workers = [_Worker(*self._terms) for _ in range(size)]
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._workers)
+
+    @property
+    def busy(self) -> int:
+        """How many have an image."""
+        return sum(worker.image is not None for worker in self._workers)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, for whoever watches them."""
+        return [worker.process.pid for worker in self._workers]
+
+    def give(self, number: int, content: bytes) -> None:
+        """Hand an image to a worker that has none."""
+        worker = next(worker for worker in self._workers if worker.image is None)
+        worker.image = number
+        try:
+            self._meet(worker)
+            worker.channel.send_bytes(content)
+        except GONE:  # noticed again, and dealt with, where its reply is waited for
+            return
+
+    def wait(self) -> Iterator[tuple[int, M | Refusal | None]]:
+        """Wait for at least one worker: the number of its image with what came of it, None if the worker died."""
+        channels: dict[object, _Worker] = {w.channel: w for w in self._workers if w.image is not None}
+        for channel in wait([w.channel for w in channels.values()]):
+            worker = channels[channel]
+            number = worker.image
+            assert number is not None  # noqa: S101  only those with an image are waited for
+            try:
+                result = unpack(self._work, worker.channel.recv_bytes(MOST_BYTES))
+            except (*GONE, *GARBLED):
+                worker.close()
+                self._workers[self._workers.index(worker)] = _Worker(*self._terms)
+                yield number, None
+                continue
+            worker.image = None
+            yield number, result
+
+    def close(self) -> None:
+        """End all workers."""
+        while self._workers:
+            self._workers.pop().close()
+
+    def _meet(self, worker: _Worker) -> None:
+        """Wait until a new worker says that it is up."""
+        if worker.ready:
+            return
+        try:
+            worker.ready = self._started = worker.channel.recv_bytes(len(READY)) == READY
+        except GONE:
+            if self._started:
+                raise
+            raise FilmError("the process that reads films does not start. Type: bpals doctor") from None
 
 
-def square(image: Image.Image, side_px: int) -> Grey:
-    """Shrink or enlarge a grey film to a square: all of it is shown, and its proportions are not kept."""
-    return np.asarray(image.resize((side_px, side_px), Image.Resampling.LANCZOS))
+class _Worker:
+    """One process and the channel to it."""
 
+    def __init__(self, work: str, memory_bytes: int) -> None:
+        self.channel, theirs = Pipe()
+        words = [str(theirs.fileno()), work, str(memory_bytes)]
+        path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109  as Python itself reads it
+        self.process = subprocess.Popen(  # noqa: S603  ourselves
+            [sys.executable, "-P", "-m", "bpals.images.worker", *words],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # decoders print what they find in an image, and it may name a patient
+            env=os.environ | {"PYTHONPATH": path, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self.ready = False
+        self.image: int | None = None  # the number of the image it has
 
-def _seen(picture: Picture, eye: Eye, side_px: int, sha256: str) -> Seen:
-    shown = square(picture.image, side_px)
-    small = Image.fromarray(shown).resize((THUMBNAIL_PX, THUMBNAIL_PX), Image.Resampling.BOX)
-    return Seen(
-        sha256=sha256,
-        width_px=picture.image.width,
-        height_px=picture.image.height,
-        notes=picture.notes,
-        features=np.ascontiguousarray(eye(shown), dtype=np.float32),
-        thumbnail=np.asarray(small),
-    )
+    def close(self) -> None:
+        """End it at once; it holds nothing that is not also here."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()

@@ -1,8 +1,8 @@
-"""One process that treats films: bytes in, what was made of them or a refusal out, nothing else.
+"""One process that treats images: bytes in, what was made of them or a refusal out, nothing else.
 
 It is a program of its own (`python -m bpals.images.worker`) and not a fork, so that it shares nothing with the run, and
-needs no `if __name__ == "__main__"` in the script of whoever calls us. What it sends is plain text and numbers: a film
-that took it over could not make the run do anything.
+needs no `if __name__ == "__main__"` in the script of whoever calls us. What it sends is plain text and numbers: an
+image that took it over could not make the run do anything.
 """
 
 from __future__ import annotations
@@ -14,55 +14,48 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import Field, asdict
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from bpals.errors import MissingExtra
 from bpals.types import Refusal
 
+READY = b"ready"
+CPU_S = 60.0  # of computing after which an image ends its worker; a usual one takes .03
+OUT_OF_MEMORY = 70
+
 
 class Made(Protocol):
-    """What became of a film."""
+    """What became of an image."""
 
     @property
     def sha256(self) -> str:
-        """Of the file's bytes: which film this is."""
-        ...
+        """Of the file's bytes: which image this is."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the film was: keys of `prepare.NOTES`."""
-        ...
+        """What the image was: keys of `prepare.NOTES`."""
 
 
 M = TypeVar("M", bound=Made)
 
 
 class Work(Protocol[M]):
-    """A way to treat films; it is made anew in each worker, out of `as_dict`."""
+    """A way to treat images: a dataclass of what JSON can carry, made anew in each worker."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Write it out as JSON can: what the class is to be called with."""
-        ...
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def begin(self) -> Callable[[bytes], M | Refusal]:
-        """Get ready, and give what turns the bytes of one film into what is wanted, or into why not."""
-        ...
+        """Get ready, and give the function that turns the bytes of one file into a result or a refusal."""
 
     def pack(self, made: M) -> tuple[dict[str, Any], bytes]:
         """Take apart what was made: words, and bytes."""
-        ...
 
     def unpack(self, about: Mapping[str, Any], body: bytes) -> M:
         """Put together what `pack` took apart; what no sound worker sends raises ValueError, TypeError or KeyError."""
-        ...
-
-
-def named(maker: type[Any]) -> str:
-    """Name a class, as `module:name`."""
-    return f"{maker.__module__}:{maker.__qualname__}"
 
 
 def called(name: str) -> Any:
@@ -71,14 +64,8 @@ def called(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-READY = b"ready"
-CPU_S = 60.0
-"""Seconds of computing after which a film ends its worker; a usual one takes .03."""
-OUT_OF_MEMORY = 70
-
-
 def pack(work: Work[M], made: M | Refusal) -> bytes:
-    """Write what was made of a film, or a refusal, as JSON and then bytes."""
+    """Write what was made of an image, or a refusal, as JSON and then bytes."""
     if isinstance(made, Refusal):
         return _framed({"code": made.code, "message": made.message}, b"")
     about, body = work.pack(made)
@@ -98,7 +85,8 @@ def unpack(work: Work[M], reply: bytes) -> M | Refusal:
 
 def terms(work: Work[M]) -> str:
     """Write down which work it is, for a worker."""
-    return json.dumps({"work": named(type(work)), "given": work.as_dict()})
+    kind = type(work)
+    return json.dumps({"work": f"{kind.__module__}:{kind.__qualname__}", "given": asdict(work)})
 
 
 def _framed(about: dict[str, object], pixels: bytes) -> bytes:
@@ -110,8 +98,8 @@ def main() -> None:
     """Answer until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which closes its workers
     channel = Connection(int(sys.argv[1]))
-    told = json.loads(sys.argv[2])
-    work = called(told["work"])(**told["given"])
+    written = json.loads(sys.argv[2])
+    work = called(written["work"])(**written["given"])
     treat = work.begin()
     _limit_memory(int(sys.argv[3]))
     channel.send_bytes(READY)

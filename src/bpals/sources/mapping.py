@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 import polars as pl
 
@@ -24,132 +24,23 @@ from bpals.store.files import sha256
 from bpals.store.tables import MOST_BYTES, TableFile, TableWords
 
 Scalar = str | int | float | bool
-T = TypeVar("T")
 
-
-def normalise(value: Scalar) -> str:
-    """Write a value as cells are compared: case and blanks do not matter, `1`, `1.0` and 1 are one value."""
-    text = str(value).strip().lower()
-    return re.sub(r"^(-?\d+)\.0+$", r"\1", text)
-
-
-class Section:
-    """A TOML table with a closed list of keys."""
-
-    def __init__(
-        self, origin: str, name: str, content: object, *, known: Iterable[str], kind: str = "key", when: str = ""
-    ) -> None:
-        """Refuse a key that nobody knows before anything else is read, so that a typing error is named as one."""
-        self._origin = origin
-        self._name = name
-        if not isinstance(content, dict):
-            raise SourceError(f"{origin}: [{name}] is not a table of keys. Write it as [{name}] on a line of its own")
-        self._content: dict[str, object] = content
-        keys = tuple(known)
-        for key in content:
-            if key not in keys:
-                raise self._unknown(f"{kind} with {when}" if when else kind, key, keys)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._content
-
-    def section(self, name: str, *, known: Iterable[str], kind: str = "key", when: str = "") -> Section:
-        """Open a table below this one; a missing one is empty."""
-        return Section(self._origin, name, self._content.get(name, {}), known=known, kind=kind, when=when)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """Read a text that is not blank; without a default it must be there."""
-        if key not in self._content:
-            return self._default(key, default)
-        value = self._content[key]
-        if not isinstance(value, str) or value == "":
-            raise self.wrong(key, f"is {value!r}; a text is wanted")
-        return value
-
-    def words(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """Read a text or a list of texts."""
-        words = self.scalars(key, default)
-        for word in words:
-            if not isinstance(word, str) or not word.strip():
-                raise self.wrong(key, f"has {word!r}; a text or a list of texts is wanted")
-        return tuple(str(word).strip() for word in words)
-
-    def scalars(self, key: str, default: tuple[Scalar, ...] | None = None) -> tuple[Scalar, ...]:
-        """Read a value or a list of values."""
-        if key not in self._content:
-            return self._default(key, default)
-        value = self._content[key]
-        values = value if isinstance(value, list) else [value]
-        for item in values:
-            if not isinstance(item, str | int | float):
-                raise self.wrong(key, f"has {item!r}; texts, numbers, true or false are wanted")
-        return tuple(values)
-
-    def choice(self, key: str, options: tuple[str, ...], default: str | None = None) -> str:
-        """Read a word that must be one of these."""
-        word = self.text(key, default)
-        if word not in options:
-            raise self.unknown(key, "choice", word, options)
-        return word
-
-    def flag(self, key: str) -> bool:
-        """Read true or false; false where it is not there."""
-        value = self._content.get(key, False)
-        if not isinstance(value, bool):
-            raise self.wrong(key, f"is {value!r}; true or false is wanted")
-        return value
-
-    def wrong(self, key: str, what: str) -> SourceError:
-        """Say what is wrong with a key."""
-        return SourceError(f"{self._origin}: {self._path(key)} {what}. docs/sources.md has every key")
-
-    def unknown(self, key: str, kind: str, word: str, known: Iterable[str]) -> SourceError:
-        """Say that a key has a word nobody knows, and what was meant."""
-        return SourceError(str(UnknownName.of(kind, word, known, where=f"{self._origin}: {self._path(key)}")))
-
-    def _unknown(self, kind: str, key: str, known: tuple[str, ...]) -> SourceError:
-        where = f"{self._origin}: [{self._name}]" if self._name else self._origin
-        return SourceError(str(UnknownName.of(kind, key, known, where=where)))
-
-    def _default(self, key: str, default: T | None) -> T:
-        if default is None:
-            raise self.wrong(key, "is missing")
-        return default
-
-    def _path(self, key: str) -> str:
-        return f"[{self._name}] {key}" if self._name else key
-
-
+SHIPPED = ("chexpert", "padchest", "vindr", "nih")
+ROLES = ("image", "patient", "study", "order", "date", "view", "age", "birth", "sex", "width", "height")
+STATES = ("present", "absent", "uncertain", "silent")
+UNNAMED = ("absent", "silent")  # what a finding may be that an image does not name
+LAYOUTS: Mapping[str, tuple[str, ...]] = {
+    "columns": ("no_finding", "unaudited"),
+    "list": ("column", "delimiter", "brackets", "unlisted", "blank", "no_finding", "silent_if", "others"),
+    "long": ("finding", "reader", "value", "readers", "unlisted", "blank", "no_finding", "silent_if", "others"),
+}  # the layouts of labels, each with the keys that only some layouts have
 WORDS = TableWords(
     error=SourceError, too_large="{name} holds more than {most:,} bytes. Keep only the columns that the mapping names"
 )
 
 
-def open_table(path: str | Path, *, separator: str = ",", most_bytes: int = MOST_BYTES) -> TableFile:
-    """Read a file and its header; the mapping says how it is separated."""
-    return tables.open_table(path, words=WORDS, separator=separator, most_bytes=most_bytes)
-
-
-def read_bytes(path: str | Path) -> bytes:
-    """Read a regular file, such as a mapping; anything else is a one-line error."""
-    return tables.read_bytes(path, words=WORDS)
-
-
-SHIPPED = ("chexpert", "padchest", "vindr", "nih")
-ROLES = ("image", "patient", "study", "order", "date", "view", "age", "birth", "sex", "width", "height")
-STATES = ("present", "absent", "uncertain", "silent")
-SPOKEN = ("absent", "silent")
-LAYOUTS: Mapping[str, tuple[str, ...]] = {
-    "columns": ("no_finding", "unaudited"),
-    "list": ("column", "delimiter", "brackets", "unlisted", "blank", "no_finding", "silent_if", "others"),
-    "long": ("finding", "reader", "value", "readers", "unlisted", "blank", "no_finding", "silent_if", "others"),
-}
-"""The layouts of labels, each with the keys that only some layouts have."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """A regular expression whose named groups are film columns hidden in one column."""
+class Pattern(NamedTuple):
+    """A regular expression whose named groups are image columns hidden in one column."""
 
     column: str
     regex: str
@@ -162,15 +53,12 @@ class Labels:
 
     layout: str
     audited: tuple[str, ...]
-    aliases: Mapping[str, tuple[str, ...]]
-    """Finding -> other spellings in the file; one spelling may stand for two findings."""
-    values: Mapping[str, str]
-    """Normalised value of a cell -> present, absent, uncertain or silent."""
+    aliases: Mapping[str, tuple[str, ...]]  # finding -> other spellings; one spelling may stand for two findings
+    values: Mapping[str, str]  # normalised value of a cell -> present, absent, uncertain or silent
     no_finding: tuple[str, ...]
     unaudited: tuple[str, ...] = ()
     column: str = ""
-    delimiter: str = ""
-    """Empty for a bracketed list."""
+    delimiter: str = ""  # empty for a bracketed list
     finding: str = ""
     reader: str = ""
     value: str = ""
@@ -194,12 +82,10 @@ class ColumnMap:
     attribution: str
     separator: str
     date_format: str | None
-    films: Mapping[str, tuple[str, ...]]
-    """Role -> columns; the first of them that is not blank counts."""
+    films: Mapping[str, tuple[str, ...]]  # role -> columns; the first of them that is not blank counts
     pattern: Pattern | None
     labels: Labels
-    origin: str
-    """The file it was read from, as the user named it."""
+    origin: str  # the file it was read from, as the user named it
     sha256: str
     shipped: bool
 
@@ -216,7 +102,7 @@ class ColumnMap:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What the table says of a film."""
+        """What the table says of an image."""
         hidden = self.pattern.groups if self.pattern else ()
         return tuple(role for role in ROLES if role in self.films or role in hidden)
 
@@ -228,6 +114,11 @@ class ColumnMap:
         return f"Mend the table or {self.origin}"
 
 
+def open_table(path: str | Path, *, separator: str = ",", most_bytes: int = MOST_BYTES) -> TableFile:
+    """Read a file and its header; the mapping says how it is separated."""
+    return tables.open_table(path, words=WORDS, separator=separator, most_bytes=most_bytes)
+
+
 def load_mapping(mapping: str | Path) -> ColumnMap:
     """Read a mapping: a TOML file, or the name of one that is shipped."""
     if str(mapping) in SHIPPED:
@@ -235,7 +126,7 @@ def load_mapping(mapping: str | Path) -> ColumnMap:
         return parse_mapping(file.read_bytes(), origin=file.name, shipped=True)
     if not str(mapping).endswith(".toml") and not Path(mapping).exists():
         raise UnknownName.of("mapping", str(mapping), [*SHIPPED, "FILE.toml"])
-    return parse_mapping(read_bytes(mapping), origin=str(mapping))
+    return parse_mapping(tables.read_bytes(mapping, words=WORDS), origin=str(mapping))
 
 
 def parse_mapping(content: bytes, *, origin: str, shipped: bool = False) -> ColumnMap:
@@ -249,9 +140,10 @@ def parse_mapping(content: bytes, *, origin: str, shipped: bool = False) -> Colu
         raise SourceError(f"{origin} is not TOML: {reason}. Mend that place; docs/sources.md has an example") from None
     known = ("name", "title", "attribution", "separator", "date_format")
     top = Section(origin, "", document, known=(*known, "columns", "pattern", "labels", "values", "aliases"))
-    films = _parse_columns(top)
+    columns = top.section("columns", known=ROLES)
+    films = {role: columns.words(role) for role in ROLES if role in columns}
     pattern = _parse_pattern(top, films)
-    _check_roles(top, films, pattern)
+    _check_roles(columns, {*films, *(pattern.groups if pattern else ())})
     name = top.text("name", Path(origin).stem)
     separator = top.text("separator", ",")
     if len(separator.encode()) != 1 or separator in '"\r\n':
@@ -285,11 +177,6 @@ def _parse_date_format(top: Section) -> str | None:
     return given
 
 
-def _parse_columns(top: Section) -> dict[str, tuple[str, ...]]:
-    section = top.section("columns", known=ROLES)
-    return {role: section.words(role) for role in ROLES if role in section}
-
-
 def _parse_pattern(top: Section, films: Mapping[str, tuple[str, ...]]) -> Pattern | None:
     if "pattern" not in top:
         return None
@@ -311,9 +198,7 @@ def _parse_pattern(top: Section, films: Mapping[str, tuple[str, ...]]) -> Patter
     return Pattern(column=section.text("column"), regex=regex, groups=groups)
 
 
-def _check_roles(top: Section, films: Mapping[str, tuple[str, ...]], pattern: Pattern | None) -> None:
-    roles = {*films, *(pattern.groups if pattern else ())}
-    section = top.section("columns", known=ROLES)
+def _check_roles(section: Section, roles: set[str]) -> None:
     if "image" not in roles:
         raise section.wrong("image", "is missing; name the column with the image's id or file name")
     for one, other in (("order", "date"), ("age", "birth")):
@@ -328,12 +213,13 @@ def _parse_labels(top: Section) -> Labels:
     keys = {key for extra in LAYOUTS.values() for key in extra}
     section = top.section("labels", known=(*everywhere, *sorted(keys)))
     layout = section.choice("layout", tuple(LAYOUTS))
-    section = top.section("labels", known=(*everywhere, *LAYOUTS[layout]), when=f"layout = {layout!r}")
-    audited = _distinct(section, "audited", section.words("audited"))
+    section = top.section("labels", known=(*everywhere, *LAYOUTS[layout]), kind=f"key with layout = {layout!r}")
+    audited = _parse_audited(section)
+    aliases = top.section("aliases", known=audited, kind="audited finding")
     labels = Labels(
         layout=layout,
         audited=audited,
-        aliases=_parse_aliases(top, audited),
+        aliases={finding: aliases.words(finding) for finding in audited if finding in aliases},
         values=_parse_values(top, needed=layout == "columns" or "value" in section),
         no_finding=section.words("no_finding", ()),
         unaudited=section.words("unaudited", ()),
@@ -343,8 +229,8 @@ def _parse_labels(top: Section) -> Labels:
         reader=section.text("reader", ""),
         value=section.text("value", ""),
         readers=section.choice("readers", ("majority", "any", "all"), "majority"),
-        unlisted=section.choice("unlisted", SPOKEN) if layout != "columns" else "silent",
-        blank=section.choice("blank", SPOKEN, "silent"),
+        unlisted=section.choice("unlisted", UNNAMED) if layout != "columns" else "silent",
+        blank=section.choice("blank", UNNAMED, "silent"),
         silent_if=section.words("silent_if", ()),
         others=section.choice("others", ("count", "refuse"), "count"),
     )
@@ -352,19 +238,22 @@ def _parse_labels(top: Section) -> Labels:
     return labels
 
 
+def _parse_audited(section: Section) -> tuple[str, ...]:
+    words = section.words("audited")
+    if not words:
+        raise section.wrong("audited", "is empty; name at least one finding")
+    folded = [fold(word) for word in words]
+    for place, word in enumerate(folded):
+        if not word or word in folded[:place]:
+            raise section.wrong("audited", f"has {words[place]!r} twice or blank; name each finding once")
+    return words
+
+
 def _parse_delimiter(section: Section) -> str:
-    brackets = section.flag("brackets")
-    delimiter = section.text("delimiter", "")
+    brackets, delimiter = section.flag("brackets"), section.text("delimiter", "")
     if brackets == bool(delimiter):
         raise section.wrong("delimiter", "or brackets = true: exactly one of the two says how the list is written")
     return delimiter
-
-
-def _parse_aliases(top: Section, audited: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    if "aliases" not in top:
-        return {}
-    section = top.section("aliases", known=audited, kind="audited finding")
-    return {finding: section.words(finding) for finding in audited if finding in section}
 
 
 def _parse_values(top: Section, *, needed: bool) -> dict[str, str]:
@@ -377,33 +266,102 @@ def _parse_values(top: Section, *, needed: bool) -> dict[str, str]:
     for state in STATES:
         required = state in ("present", "absent")
         for word in section.scalars(state, None if required else ()):
-            value = normalise(word)
+            # Cells are compared without case and blanks, and `1`, `1.0` and 1 are one value.
+            value = re.sub(r"^(-?\d+)\.0+$", r"\1", str(word).strip().lower())
             if value in states:
                 raise section.wrong(state, f"has the value {word!r}, which {states[value]!r} has too; keep one of them")
             states[value] = state
     return {"": "silent"} | states
 
 
-def _distinct(section: Section, key: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    folded = [fold(word) for word in words]
-    if not words:
-        raise section.wrong(key, "is empty; name at least one finding")
-    for place, word in enumerate(folded):
-        if not word or word in folded[:place]:
-            raise section.wrong(key, f"has {words[place]!r} twice or blank; name each finding once")
-    return words
-
-
 def _check_words(section: Section, labels: Labels) -> None:
     """Refuse a word with two meanings; `no finding` cannot be a finding."""
-    findings = {fold(word) for finding in labels.audited for word in labels.spellings_of(finding)}
-    taken = dict.fromkeys(findings, "audited")
-    for key, words in (
-        ("no_finding", labels.no_finding),
-        ("silent_if", labels.silent_if),
-        ("unaudited", labels.unaudited),
-    ):
-        for word in words:
+    taken = {fold(word): "audited" for finding in labels.audited for word in labels.spellings_of(finding)}
+    for key in ("no_finding", "silent_if", "unaudited"):
+        for word in getattr(labels, key):
             if fold(word) in taken:
                 raise section.wrong(key, f"has {word!r}, which {taken[fold(word)]!r} has too; keep one of them")
             taken[fold(word)] = key
+
+
+class Section:
+    """A TOML table with a closed list of keys."""
+
+    def __init__(self, origin: str, name: str, content: object, *, known: Iterable[str], kind: str = "key") -> None:
+        """Refuse an unknown key before anything else is read, so that a typing error is named as one."""
+        self._origin = origin
+        self._name = name
+        if not isinstance(content, dict):
+            raise SourceError(f"{origin}: [{name}] is not a table of keys. Write it as [{name}] on a line of its own")
+        self._content: dict[str, object] = content
+        keys = tuple(known)
+        for key in content:
+            if key not in keys:
+                where = f"{origin}: [{name}]" if name else origin
+                raise SourceError(str(UnknownName.of(kind, key, keys, where=where)))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._content
+
+    def section(self, name: str, *, known: Iterable[str], kind: str = "key") -> Section:
+        """Open a table below this one; a missing one is empty."""
+        return Section(self._origin, name, self._content.get(name, {}), known=known, kind=kind)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Read a text that is not blank; without a default it must be there."""
+        if key not in self and default is not None:
+            return default
+        value = self._get(key)
+        if not isinstance(value, str) or value == "":
+            raise self.wrong(key, f"is {value!r}; a text is wanted")
+        return value
+
+    def words(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """Read a text or a list of texts."""
+        words = []
+        for word in self.scalars(key, default):
+            if not isinstance(word, str) or not word.strip():
+                raise self.wrong(key, f"has {word!r}; a text or a list of texts is wanted")
+            words.append(word.strip())
+        return tuple(words)
+
+    def scalars(self, key: str, default: tuple[Scalar, ...] | None = None) -> tuple[Scalar, ...]:
+        """Read a value or a list of values."""
+        if key not in self and default is not None:
+            return default
+        value = self._get(key)
+        values = value if isinstance(value, list) else [value]
+        for item in values:
+            if not isinstance(item, str | int | float):
+                raise self.wrong(key, f"has {item!r}; texts, numbers, true or false are wanted")
+        return tuple(values)
+
+    def choice(self, key: str, options: tuple[str, ...], default: str | None = None) -> str:
+        """Read a word that must be one of these."""
+        word = self.text(key, default)
+        if word not in options:
+            raise self.unknown(key, "choice", word, options)
+        return word
+
+    def flag(self, key: str) -> bool:
+        """Read true or false; false where it is not there."""
+        value = self._content.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"is {value!r}; true or false is wanted")
+        return value
+
+    def wrong(self, key: str, what: str) -> SourceError:
+        """Say what is wrong with a key."""
+        return SourceError(f"{self._origin}: {self._path(key)} {what}. docs/sources.md has every key")
+
+    def unknown(self, key: str, kind: str, word: str, known: Iterable[str]) -> SourceError:
+        """Say that a key has a word nobody knows, and what was meant."""
+        return SourceError(str(UnknownName.of(kind, word, known, where=f"{self._origin}: {self._path(key)}")))
+
+    def _get(self, key: str) -> object:
+        if key not in self:
+            raise self.wrong(key, "is missing")
+        return self._content[key]
+
+    def _path(self, key: str) -> str:
+        return f"[{self._name}] {key}" if self._name else key

@@ -20,15 +20,15 @@ from bpals.types import IMAGES, Dataset
 
 ENTRIES = "nih_entries.parquet"
 BOXES = "nih_boxes.parquet"
+# The files that scripts/embed_nih.py makes.
 EMBEDDED = {
     ENTRIES: "sha256:5c5512fb2c3f3cf1ff16190ce9998d9da7be0325a562673bd44df2914af39220",
     BOXES: "sha256:c36fe2326b78df0ce5d08e2617a6a50b1a5f1e98931bbc6754ebb196db8d3603",
 }
-"""The files that scripts/embed_nih.py makes."""
 
 
 def load(path: str | Path | None = None) -> Dataset:
-    """Give every image and every claim of NIH ChestX-ray14; a path names your own copy of Data_Entry_2017*.csv."""
+    """Give every image and every label of NIH ChestX-ray14; a path names your own copy of Data_Entry_2017*.csv."""
     if path is not None:
         # The embedded record needs no mapping and no careful reading, so an audit of it does not load them.
         from bpals.sources import tabular
@@ -87,7 +87,7 @@ def _unpack_images(packed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unpack_codes(labels: pl.Series) -> Codes:
-    """Each label is a bit; an image without a bit is `No Finding`, which claims all 14 absent."""
+    """Each label is a bit; an image without a bit is `No Finding`: all 14 are absent."""
     bits = (labels.to_numpy()[:, None] >> np.arange(len(NIH.findings), dtype=np.uint16)) & 1
     return np.where(bits == 1, PRESENT, ABSENT).astype(np.uint8)
 

@@ -12,23 +12,13 @@ from bpals.errors import SourceError, UnknownName, UsageError
 from bpals.findings import NIH, fold
 from bpals.registry import SourceKind, option
 from bpals.sources import PRESENT, SILENT, make_claims
-from bpals.sources.columns import (
-    Films,
-    Said,
-    check_orders,
-    choose_columns,
-    read_columns,
-    read_films,
-    read_lists,
-    read_long,
-)
+from bpals.sources.columns import Coded, check_orders, choose_columns, read_columns, read_films, read_lists, read_long
 from bpals.sources.mapping import SHIPPED, ColumnMap, load_mapping, open_table
 from bpals.store.tables import RawTable, TableFile
 from bpals.types import Dataset, Notice
 
+# NIH's header is `Bbox [x,y,w,h]`, which falls apart at its commas.
 BOX_COLUMNS = {"x": "Bbox [x", "y": "y", "width": "w", "height": "h]"}
-"""NIH's header is `Bbox [x,y,w,h]`, which falls apart at its commas."""
-
 BOX_SPELLINGS = {"infiltrate": "Infiltration"}
 
 
@@ -37,29 +27,29 @@ def load(path: str | Path, mapping: str | Path) -> Dataset:
     column_map = load_mapping(mapping)
     file = open_table(path, separator=column_map.separator)
     raw, notices = _drop_blank_rows(file.read(_find_columns(file, column_map)))
-    films = read_films(raw, column_map)
-    notices += films.notices
+    films, odd = read_films(raw, column_map)
+    notices += odd
     if column_map.labels.layout == "long":
         rows, film_of = _gather_films(raw, films)
-        said = read_long(raw, column_map, film_of)
+        coded = read_long(raw, column_map, film_of)
     else:
         raw, films, repeats = _drop_repeated_rows(raw, films)
         notices += repeats
         rows = pl.Series(np.arange(raw.frame.height, dtype=np.uint32))
-        said = read_columns(raw, column_map) if column_map.labels.layout == "columns" else read_lists(raw, column_map)
-    images = films.frame[rows]
+        coded = read_columns(raw, column_map) if column_map.labels.layout == "columns" else read_lists(raw, column_map)
+    images = films[rows]
     if "order" in column_map.roles:
         notices += check_orders(raw, images, rows)
-    notices += [*said.notices, *_count_unclaimed(said, column_map, file.name)]
+    notices += [*coded.notices, *_count_unclaimed(coded, column_map, file.name)]
     return Dataset(
         name=column_map.name,
         title=column_map.title,
         vocabulary=column_map.vocabulary,
         images=images,
-        claims=make_claims(images["image_id"], said.codes, column_map.vocabulary),
+        claims=make_claims(images["image_id"], coded.codes, column_map.vocabulary),
         attribution=column_map.attribution,
         inputs={Path(path).name: file.sha256, Path(column_map.origin).name: column_map.sha256},
-        unaudited=said.unaudited,
+        unaudited=coded.unaudited,
         notices=tuple(notices),
     )
 
@@ -74,8 +64,9 @@ def _find_columns(file: TableFile, mapping: ColumnMap) -> list[str]:
         wanted += [("[labels] audited", labels.spellings_of(finding)) for finding in labels.audited]
         wanted += [("[labels] no_finding", (column,)) for column in labels.no_finding]
         wanted += [("[labels] unaudited", (column,)) for column in labels.unaudited]
-    named = {"column": labels.column, "finding": labels.finding, "reader": labels.reader, "value": labels.value}
-    wanted += [(f"[labels] {key}", (column,)) for key, column in named.items() if column]
+    for key in ("column", "finding", "reader", "value"):
+        if column := getattr(labels, key):
+            wanted.append((f"[labels] {key}", (column,)))
     _check_separator(file, mapping)
     chosen = [
         column
@@ -100,47 +91,46 @@ def _check_separator(file: TableFile, mapping: ColumnMap) -> None:
 def _drop_blank_rows(raw: RawTable) -> tuple[RawTable, list[Notice]]:
     blank = raw.frame.select(pl.all_horizontal(pl.all() == "")).to_series()
     if blank.all():
-        raise SourceError(f"{raw.name} has only blank rows in the columns {raw.frame.columns}. Give a row a film")
+        raise SourceError(f"{raw.name} has only blank rows in the columns {raw.frame.columns}. Give one row per image")
     notices = raw.notice("blank_rows", blank, "Blank rows, left out")
     return (raw.filter(~blank), notices) if notices else (raw, [])
 
 
-def _drop_repeated_rows(raw: RawTable, films: Films) -> tuple[RawTable, Films, list[Notice]]:
+def _drop_repeated_rows(raw: RawTable, films: pl.DataFrame) -> tuple[RawTable, pl.DataFrame, list[Notice]]:
     """Keep one of rows that are alike in every column that is read; rows of one image that differ are refused."""
-    if films.frame["image_id"].n_unique() == films.frame.height:
+    if films["image_id"].n_unique() == films.height:
         return raw, films, []
     alike = raw.frame.select(~pl.struct(pl.all()).is_first_distinct()).to_series()
-    _refuse_repeats(raw, films.frame.with_row_index("row").filter(~alike))
+    _refuse_repeats(raw, films.with_row_index("row").filter(~alike))
     notices = raw.notice("repeated_rows", alike, "Rows that repeat another in every column that is read, left out")
-    return raw.filter(~alike), Films(frame=films.frame.filter(~alike), notices=films.notices), notices
+    return raw.filter(~alike), films.filter(~alike), notices
 
 
 def _refuse_repeats(raw: RawTable, films: pl.DataFrame) -> None:
     repeated = films.filter(~pl.col("image_id").is_first_distinct())
-    if repeated.is_empty():
-        return
-    image, row = repeated["image_id"][0], repeated["row"][0]
-    earlier = films.filter(pl.col("image_id") == image)["row"][0]
-    raise SourceError(
-        f"{raw.place(row)} says something else of the image {image!r} than {raw.place(earlier)}. "
-        'Keep one row an image, or use layout = "long" for several readers'
-    )
+    if not repeated.is_empty():
+        image, row = repeated.select("image_id", "row").row(0)
+        earlier = films.filter(pl.col("image_id") == image)["row"][0]
+        raise SourceError(
+            f"{raw.place(row)} says something else of the image {image!r} than {raw.place(earlier)}. "
+            'Keep one row per image, or use layout = "long" for several readers'
+        )
 
 
-def _gather_films(raw: RawTable, films: Films) -> tuple[pl.Series, pl.Series]:
-    """Give the first row of each film, and the film of each row; rows of one film must agree on it."""
-    distinct = films.frame.with_row_index("row").unique(list(films.frame.columns), keep="first", maintain_order=True)
+def _gather_films(raw: RawTable, films: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """Give the first row of each image, and the image of each row; rows of one image must agree on it."""
+    distinct = films.with_row_index("row").unique(list(films.columns), keep="first", maintain_order=True)
     _refuse_repeats(raw, distinct)
     numbered = distinct.select("image_id", "row").with_row_index("film")
-    film_of = films.frame.select("image_id").join(numbered, on="image_id", how="left", maintain_order="left")["film"]
+    film_of = films.select("image_id").join(numbered, on="image_id", how="left", maintain_order="left")["film"]
     return distinct["row"], film_of
 
 
-def _count_unclaimed(said: Said, mapping: ColumnMap, name: str) -> list[Notice]:
-    """Count the findings that no film claims present: there is nothing to learn them from."""
-    if (said.codes == SILENT).all():
+def _count_unclaimed(coded: Coded, mapping: ColumnMap, name: str) -> list[Notice]:
+    """Count the findings that are present on no image: there is nothing to learn them from."""
+    if (coded.codes == SILENT).all():
         raise SourceError(f"{name} makes no claim: every audited finding is silent on every film. {mapping.mend}")
-    never = ~(said.codes == PRESENT).any(axis=0)
+    never = ~(coded.codes == PRESENT).any(axis=0)
     names = [finding for finding, unseen in zip(mapping.labels.audited, never, strict=True) if unseen]
     if not names:
         return []
@@ -166,20 +156,16 @@ def load_nih_boxes(path: str | Path) -> pl.DataFrame:
 
 
 def _read_findings(raw: RawTable) -> pl.Series:
-    words = raw.frame["Finding Label"]
-    known = NIH.spellings | BOX_SPELLINGS
-    findings = {word: known.get(fold(word)) for word in words.unique()}
-    found = words.replace_strict(findings, return_dtype=pl.String)
-    row = raw.first(found.is_null())
-    if row is not None:
+    words, known = raw.frame["Finding Label"], NIH.spellings | BOX_SPELLINGS
+    found = words.replace_strict({word: known.get(fold(word)) for word in words.unique()}, return_dtype=pl.String)
+    if (row := raw.first(found.is_null())) is not None:
         raise SourceError(str(UnknownName.of("finding", words[row][:80], NIH.findings, where=raw.place(row))))
     return found.cast(NIH.enum)
 
 
 def _read_pixels(raw: RawTable, column: str) -> pl.Series:
     pixels = raw.frame[column].cast(pl.Float64, strict=False)
-    row = raw.first(~(pixels.is_finite() & (pixels >= 0)).fill_null(value=False))
-    if row is not None:
+    if (row := raw.first(~(pixels.is_finite() & (pixels >= 0)).fill_null(value=False))) is not None:
         found = raw.frame[column][row][:80]
         raise SourceError(f"{raw.place(row)}, column {column!r}, holds {found!r}, which is no pixel. Mend that line")
     return pixels

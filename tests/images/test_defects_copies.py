@@ -1,6 +1,7 @@
 """Altered copies: each is what its name says, and travels from a worker whole."""
 
 import hashlib
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -63,6 +64,6 @@ def test_copies_are_looked_at_as_the_film_is(workers, tmp_path):
 
 def test_a_reply_of_the_wrong_size_is_refused():
     """What no sound worker sends does not become numbers."""
-    work = Altering.like(phantoms.LOOK)
+    work = Altering(**asdict(phantoms.LOOK))
     with pytest.raises(ValueError, match="reshape"):
         work.unpack({"sha256": "x", "notes": []}, b"\0" * 4 * (len(COPIES) + 1))

@@ -125,7 +125,7 @@ def test_a_stream_that_unpacks_without_end_is_stopped(tmp_path, film, pack_tar):
     """A compressed tar may be large, and not two hundred times larger than it is."""
     path = pack_tar(tmp_path / "films.tar.gz", {"a.png": film()}, "w:gz")
     with gzip.open(path) as stream:
-        onward = archives._Onward(stream, most=600)
+        onward = archives.ForwardStream(stream, most=600)
         assert len(onward.read(512)) == 512
         with pytest.raises(OSError, match="far more than it is"):
             onward.seek(1024)

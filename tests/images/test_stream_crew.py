@@ -45,4 +45,4 @@ def test_a_worker_that_dies_names_its_film_and_is_replaced(crew, film):
     assert isinstance(got[9], Prepared)
     assert crew.pids[0] != before[0]
     assert crew.pids[1] == before[1]
-    assert crew.idle == 2
+    assert (crew.size, crew.busy) == (2, 0)

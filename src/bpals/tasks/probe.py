@@ -21,7 +21,7 @@ import polars as pl
 
 from bpals.errors import UsageError, WorkspaceError
 from bpals.images.stream import Look, Looking, Seen, looked
-from bpals.judges.backbone import Backbone, open_backbone
+from bpals.judges.backbone import Backbone, open_backbone, open_eye
 from bpals.judges.linear_probe import ProbeJudge, without_patients
 from bpals.judges.runner.progress import Snapshot, State, Tally
 from bpals.registry import JUDGES, parse_spec
@@ -48,7 +48,8 @@ from bpals.tasks.judge import JudgeRun, Order, judge_name, refuse_taken_name, su
 from bpals.text import several
 from bpals.types import KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
 
-EYE = "bpals.judges.backbone:open_eye"
+# Worker processes are started anew and import it by its name.
+EYE = f"{open_eye.__module__}:{open_eye.__qualname__}"
 WATCH_EVERY_S = 0.2
 
 Watch = Callable[[Snapshot], None]

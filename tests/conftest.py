@@ -33,12 +33,13 @@ CACHE = ROOT / ".cache"
 WHEEL = "torchxrayvision-1.5.7-py3-none-any.whl"
 WHEEL_SHA256 = "95f6c3475661f3515d4258deb0855bd5d1b1a56e0b65384251d3dd3fa61fac41"
 LONGEST = (
-    "test_audit.py", "test_ray.py", "test_byo_vlm.py", "test_audit_calibrated.py", "test_judge_llamacpp.py",
+    "test_audit.py", "test_ray.py", "test_byo_vlm.py", "test_audit_calibrated.py", "judges/test_openai_llamacpp.py",
     "test_docs.py", "review/pages/test_readme.py", "review/pages/test_connection.py", "review/pages/test_looks.py",
     "test_kills.py", "review/pages/test_reading.py", "signal/test_stacker_safety.py", "review/pages/test_past.py",
-    "judges/test_llamacpp.py", "test_audit_tables.py", "judges/test_checkpoint.py", "signal/test_pool.py",
+    "test_audit_tables.py", "judges/test_checkpoint.py", "signal/test_pool.py",
     "test_readers_beside_a_judge.py", "cli/test_judge.py", "judges/test_runner_kills.py", "cli/test_audit.py",
-    "cli/test_reviewserve.py", "test_relearning.py", "judges/test_record.py", "judges/test_hf.py", "test_probing.py",
+    "cli/test_reviewserve.py", "test_relearning.py", "judges/test_record.py", "judges/test_hf.py",
+    "tasks/test_probe.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
 EXPERT = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()

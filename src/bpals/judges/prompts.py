@@ -328,7 +328,7 @@ def joint_label(question: Question) -> str:
 def load_pack(pack: str | Path) -> Pack:
     """Read a pack: a TOML file, or the name of one that is shipped."""
     if str(pack) in SHIPPED:
-        file = resources.files("bpals.judges").joinpath("prompts", SHIPPED[str(pack)])
+        file = resources.files("bpals.judges").joinpath("prompt_packs", SHIPPED[str(pack)])
         return parse_pack(file.read_bytes(), origin=file.name)
     path = Path(pack)
     if path.suffix != ".toml" and not path.exists():

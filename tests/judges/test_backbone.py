@@ -12,7 +12,17 @@ import pytest
 
 import shape
 from bpals.errors import JudgeError, UnknownName, UsageError
-from bpals.judges.backbone import SHA256, OnnxBackbone, _fields, build, built_file, open_backbone, open_eye, scaled
+from bpals.judges.backbone import (
+    IMAGENET,
+    SHA256,
+    _fields,
+    build,
+    built_file,
+    open_backbone,
+    open_eye,
+    open_onnx,
+    scaled,
+)
 from world import tiny_onnx
 
 NOISE = np.random.default_rng(0).integers(0, 256, (3, tiny_onnx.SIDE_PX, tiny_onnx.SIDE_PX), dtype=np.uint8)
@@ -48,10 +58,12 @@ def test_no_film_changes_what_is_made_of_another(tiny):
 
 def test_a_float_network_is_shown_what_imagenet_networks_expect(tmp_path):
     """Grey from 0 to 1, centred and scaled."""
-    backbone = OnnxBackbone(tiny_onnx.write(tmp_path / "float.onnx", kind=tiny_onnx.FLOAT))
-    wanted = scaled(NOISE, 1).reshape(3, -1) @ tiny_onnx.fields()
+    backbone = open_onnx(tiny_onnx.write(tmp_path / "float.onnx", kind=tiny_onnx.FLOAT))
+    wanted = scaled(NOISE, *IMAGENET[1]).reshape(3, -1) @ tiny_onnx.fields()
     assert backbone.look(NOISE) == pytest.approx(wanted, abs=1e-4)
-    assert scaled(np.full((1, 4, 4), 255, np.uint8), 3)[0, :, 0, 0] == pytest.approx([2.249, 2.429, 2.64], abs=0.001)
+    assert scaled(np.full((1, 4, 4), 255, np.uint8), *IMAGENET[3])[0, :, 0, 0] == pytest.approx(
+        [2.249, 2.429, 2.64], abs=0.001
+    )
 
 
 def test_another_hash_than_the_one_that_was_named_is_refused(tiny):
@@ -81,7 +93,7 @@ def test_a_backbone_that_gives_no_finite_numbers_is_refused(tmp_path):
     broken = tiny_onnx.fields()
     broken[0, 0] = np.nan
     with pytest.raises(JudgeError, match="no row of finite numbers"):
-        OnnxBackbone(tiny_onnx.write(tmp_path / "nan.onnx", weights=broken))
+        open_onnx(tiny_onnx.write(tmp_path / "nan.onnx", weights=broken))
 
 
 def test_an_unknown_name_is_answered_with_those_that_are_known():
@@ -131,14 +143,14 @@ def test_what_is_built_sees_what_torch_sees(lite0, tmp_path):
     assert built.width == 2576
     assert built.difference < 1e-4
     assert built.sha256 == hashlib.sha256(built.path.read_bytes()).hexdigest()
-    assert built.sha256 == OnnxBackbone(lite0).sha256
+    assert built.sha256 == open_onnx(lite0).sha256
     assert [path.name for path in tmp_path.iterdir()] == ["again.onnx"]
 
 
 def test_the_numbers_are_means_of_stages_and_of_fields(lite0):
     """The fifth stage's mean over all places, 112 numbers, agrees with the means of its fields."""
     film = np.tile(np.arange(224, dtype=np.uint8), (1, 224, 1))
-    numbers = OnnxBackbone(lite0).look(film)[0]
+    numbers = open_onnx(lite0).look(film)[0]
     channels = [16, 24, 40, 80, 112, 192, 320]
     fifth = numbers[sum(channels[:4]) : sum(channels[:5])]
     grid = numbers[sum(channels) :].reshape(112, 4, 4)

@@ -143,10 +143,10 @@ def of_opcodes(thing, *storages):
     return head + b"\x80\x02" + opcodes(thing) + b"." + keys + b"".join(content for _, content in storages)
 
 
-def test_a_layer_is_a_husk_that_does_nothing():
+def test_a_layer_is_a_placeholder_that_does_nothing():
     """The class of a layer is never looked up: calling it, building it and changing it only keeps data."""
     whole = read_torch(of_opcodes(Call(Global("torch.nn.modules.linear", "Linear"), ("a", 2)))).whole
-    assert (type(whole).__name__, whole.given, whole.held) == ("Husk", ("a", 2), {})
+    assert (type(whole).__name__, whole.arguments, whole.attributes) == ("Placeholder", ("a", 2), {})
 
 
 def test_a_pickle_cannot_change_what_it_calls():

@@ -1,4 +1,4 @@
-"""A Hugging Face model in memory: on its device, in its number format, loaded without a network, a pickle or a word."""
+"""A model of Hugging Face on this machine: found and checked in its folder, then loaded without network or pickle."""
 
 from __future__ import annotations
 
@@ -19,45 +19,19 @@ from typing import Any, get_args
 from PIL import Image
 
 from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError
-from bpals.judges.cards import CardOptions, commercial_use, known_models
+from bpals.judges.cards import CardOptions, stated
 from bpals.judges.prompts import Pack, PackOptions
 from bpals.optional import import_silent
 from bpals.registry import LOCAL, option
 from bpals.text import several
 from bpals.types import Film, JudgeCard, Polarity, Trained
 
-NAMESPACE = "torchvision"
-OPERATORS = ("nms", "qnms")
-
-
-def import_torchvision() -> Any:
-    """Import torchvision; raises ImportError where it is not installed, RuntimeError where nothing helps."""
-    try:
-        return import_module(NAMESPACE)
-    except RuntimeError as error:
-        if not any(f"{NAMESPACE}::{name}" in str(error) for name in OPERATORS):
-            raise
-    for name in [name for name in sys.modules if name.partition(".")[0] == NAMESPACE]:
-        del sys.modules[name]
-    _declare_operators()
-    return import_module(NAMESPACE)
-
-
-def mend_torchvision() -> None:
-    """See that whoever imports torchvision later can: transformers does wherever it is installed, fitting or not."""
-    if find_spec(NAMESPACE) is not None:
-        import_torchvision()
-
-
-@cache
-def _declare_operators() -> Any:
-    """Declare the operators once a process; they last as long as what is given here, which the cache keeps."""
-    library = import_module("torch").library.Library(NAMESPACE, "DEF")
-    for name in OPERATORS:
-        library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-    return library
-
-
+VERSION = "1"
+SAID = "Whoever ran it says so."
+DEVICES = ("auto", "cpu", "cuda", "mps")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+UNLOADABLE = (ImportError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
+"""What transformers and timm raise at a model that they cannot load."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 ANSWERING = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "**/*.py")
@@ -65,11 +39,63 @@ ANSWERING = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "**/*.py"
 WANTED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py", "README.md")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 LARGEST_CONFIG_BYTES = 64 * 2**20
+NAMESPACE = "torchvision"
+OPERATORS = ("nms", "qnms")
+"""Operators that a torchvision built for another torch lacks, so that its import fails; declared here without code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions(CardOptions):
+    """How a model is run in this process, and what you know about it that its files do not say."""
+
+    device: str = option("auto", "auto, cpu, cuda or mps.", panel=LOCAL)
+    """`auto` takes a GPU where there is one; else `cpu`, `cuda`, `cuda:1`, `mps`. ONNX runs on the CPU."""
+    batch: int | None = option(None, "Questions or films at once.", panel=LOCAL)
+    """What goes through the model at once; by default one image on a CPU and 32 on a GPU."""
+    cache: Path | None = None
+    """Where what is downloaded is kept; by default in the user's cache, or where Hugging Face keeps its models."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no model can be run with."""
+        if self.device.partition(":")[0] not in DEVICES:
+            raise UnknownName.of("device", self.device, DEVICES)
+        if self.trained_on_target is not None and self.trained_on_target not in get_args(Trained):
+            raise UnknownName.of("trained_on_target", self.trained_on_target, get_args(Trained))
+        if self.batch is not None and self.batch < 1:
+            raise UsageError(f"batch is {self.batch}; at least 1 is wanted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfOptions(LocalOptions, PackOptions):
+    """The options of `hf:`."""
+
+    batch: int = option(8, "Questions or films at once.", panel=LOCAL)
+    """Questions of an image (or images, for a dual encoder) that go through the model at once."""
+    dtype: str = option("auto", "auto, float32 or bfloat16.", panel=LOCAL)
+    """`auto` is float32 on a CPU and what the weights were saved in on a GPU."""
+    captions: tuple[str, str] = (
+        "Frontal chest radiograph with {phrase}.",
+        "Frontal chest radiograph without {phrase}.",
+    )
+    """What a dual encoder compares an image with: the finding present, the finding absent."""
+    allow_code_revision: str = option("", "Run the model's own code, of this commit.", metavar="COMMIT", panel=LOCAL)
+    """Runs the model's own code, if it is exactly this: the commit on the hub, or the hash that the refusal names."""
+    name: str = ""
+    """What it is called in a workspace; default: the model's name."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no model can be run with."""
+        super().__post_init__()
+        if self.dtype not in DTYPES:
+            raise UnknownName.of("dtype", self.dtype, DTYPES)
+        for caption in self.captions:
+            if caption.count("{phrase}") != 1:
+                raise UsageError(f"the caption {caption!r} must name {{phrase}} once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
-    """A model's folder, looked through: it can be loaded without a network and without running foreign code."""
+    """A model's folder that was checked: it can be loaded without a network and without running foreign code."""
 
     model: str
     """Its name on the hub, or that of its folder."""
@@ -127,13 +153,13 @@ def _fetch(model: str, revision: str, cache: Path | None) -> Path:
             f"{given}. Take it from the model's page under Files, and type hf:{model}@COMMIT"
         )
     hub = import_package("huggingface_hub", model)
-    asked: dict[str, Any] = {"revision": revision, "cache_dir": cache, "allow_patterns": list(WANTED)}
+    wanted: dict[str, Any] = {"revision": revision, "cache_dir": cache, "allow_patterns": list(WANTED)}
     try:
-        return Path(hub.snapshot_download(model, local_files_only=True, **asked))
+        return Path(hub.snapshot_download(model, local_files_only=True, **wanted))
     except hub.errors.LocalEntryNotFoundError:
         pass  # not in the cache, or not whole there
     try:
-        return Path(hub.snapshot_download(model, **asked))
+        return Path(hub.snapshot_download(model, **wanted))
     except (OSError, ValueError) as error:
         raise JudgeError(
             f"hf:{model}@{revision} is not in the cache and cannot be downloaded ({first_line(error)}). "
@@ -160,11 +186,11 @@ def _check_weights(path: Path, model: str) -> None:
 
 
 def _check_code(path: Path, model: str, *, pin: str, given: str) -> bool:
-    """Say whether the model runs code of its own; refuse it unless exactly this code was pinned."""
-    asked = list(_named_code(path, model))
-    if not asked:
+    """Return whether the model runs code of its own; refuse it unless exactly this code was pinned."""
+    named = list(_named_code(path, model))
+    if not named:
         return False
-    if elsewhere := [name for name in asked if "--" in name]:
+    if elsewhere := [name for name in named if "--" in name]:
         raise JudgeError(
             f"hf:{model} runs code of another repository ({elsewhere[0]}), which no revision pins. "
             f"Copy that code into the folder and name it in auto_map without the `--`"
@@ -172,7 +198,7 @@ def _check_code(path: Path, model: str, *, pin: str, given: str) -> bool:
     if given != pin:
         wrong = f"You allowed {given}, which is other code. " if given else ""
         raise JudgeError(
-            f"hf:{model} brings code of its own ({asked[0]}), which is not run. {wrong}Read the .py files in {path}; "
+            f"hf:{model} brings code of its own ({named[0]}), which is not run. {wrong}Read the .py files in {path}; "
             f"if you trust them, type --allow-code-revision {pin} (in Python: allow_code_revision=...)"
         )
     return True
@@ -220,13 +246,13 @@ def _licence(readme: Path) -> str:
     with readme.open(encoding="utf-8", errors="replace") as stream:
         front = re.match(r"---\s*\n(.*?)\n---", stream.read(2**20), re.DOTALL)
     line = r"^(license|license_name):[ \t]*['\"]?([\w .+-]+?)['\"]?[ \t]*$"
-    said = dict(re.findall(line, front[1] if front else "", re.MULTILINE))
-    name = said.get("license", "unknown")
-    return str(said.get("license_name", name) if name == "other" else name)
+    fields = dict(re.findall(line, front[1] if front else "", re.MULTILINE))
+    name = fields.get("license", "unknown")
+    return str(fields.get("license_name", name) if name == "other" else name)
 
 
 def import_package(name: str, model: str) -> Any:
-    """Import a package of the extra, or say which line installs it."""
+    """Import a package of the extra, or name the line that installs it."""
     try:
         return import_silent(name)
     except ModuleNotFoundError:
@@ -237,62 +263,6 @@ def first_line(error: Exception) -> str:
     """Cut an error of another package down to what fits into ours."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:200]
-
-
-VERSION = "1"
-SAID = "Whoever ran it says so."
-DEVICES = ("auto", "cpu", "cuda", "mps")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-FORMATS = ("PNG",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalOptions(CardOptions):
-    """How a model is run in this process, and what you know about it that its files do not say."""
-
-    device: str = option("auto", "auto, cpu, cuda or mps.", panel=LOCAL)
-    """`auto` takes a GPU where there is one; else `cpu`, `cuda`, `cuda:1`, `mps`. ONNX runs on the CPU."""
-    batch: int | None = option(None, "Questions or films at once.", panel=LOCAL)
-    """What goes through the model at once; by default one image on a CPU and 32 on a GPU."""
-    cache: Path | None = None
-    """Where what is downloaded is kept; by default in the user's cache, or where Hugging Face keeps its models."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no model can be run with."""
-        if self.device.partition(":")[0] not in DEVICES:
-            raise UnknownName.of("device", self.device, DEVICES)
-        if self.trained_on_target is not None and self.trained_on_target not in get_args(Trained):
-            raise UnknownName.of("trained_on_target", self.trained_on_target, get_args(Trained))
-        if self.batch is not None and self.batch < 1:
-            raise UsageError(f"batch is {self.batch}; at least 1 is wanted")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HfOptions(LocalOptions, PackOptions):
-    """The options of `hf:`."""
-
-    batch: int = option(8, "Questions or films at once.", panel=LOCAL)
-    """Questions of an image (or images, for a dual encoder) that go through the model at once."""
-    dtype: str = option("auto", "auto, float32 or bfloat16.", panel=LOCAL)
-    """`auto` is float32 on a CPU and what the weights were saved in on a GPU."""
-    captions: tuple[str, str] = (
-        "Frontal chest radiograph with {phrase}.",
-        "Frontal chest radiograph without {phrase}.",
-    )
-    """What a dual encoder compares an image with: the finding present, the finding absent."""
-    allow_code_revision: str = option("", "Run the model's own code, of this commit.", metavar="COMMIT", panel=LOCAL)
-    """Runs the model's own code, if it is exactly this: the commit on the hub, or the hash that the refusal names."""
-    name: str = ""
-    """What it is called in a workspace; default: the model's name."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no model can be run with."""
-        super().__post_init__()
-        if self.dtype not in DTYPES:
-            raise UnknownName.of("dtype", self.dtype, DTYPES)
-        for caption in self.captions:
-            if caption.count("{phrase}") != 1:
-                raise UsageError(f"the caption {caption!r} must name {{phrase}} once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,10 +287,8 @@ class Transformer:
     def card(
         self, pack: Pack, options: HfOptions, *, settings: Mapping[str, object], polarities: tuple[Polarity, ...]
     ) -> JudgeCard:
-        """Write the card of a judge that asks this model: what you pass wins over what is known."""
-        known = known_models().get(self.origin.model)
-        licence = options.licence or (known.licence if known else self.origin.licence)
-        stated = known.commercial_use if known and licence == known.licence else commercial_use(licence)
+        """Write the card of a judge that runs this model: what the user states wins over what is known."""
+        given = (options.licence, options.trained_on_target, options.evidence)
         return JudgeCard(
             judge=options.name or self.origin.model.rsplit("/", 1)[-1],
             kind="image",
@@ -332,10 +300,7 @@ class Transformer:
             preparation={"channels": "RGB", "prepared_by": type(self.processor).__name__},
             settings={**self.placement, **settings},
             polarities=polarities,
-            trained_on_target=options.trained_on_target or (known.trained_on_target if known else "unknown"),
-            evidence=options.evidence or (SAID if options.trained_on_target else known.evidence if known else ""),
-            licence=licence,
-            commercial_use=stated,
+            **stated(self.origin.model, *given, otherwise=self.origin.licence, by=SAID),
         )
 
 
@@ -356,7 +321,7 @@ def load_transformer(origin: ModelFolder, options: HfOptions, *, auto: str) -> T
                 output_loading_info=True,
                 **common,
             )
-    except (ImportError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+    except UNLOADABLE as error:
         raise _unloadable(origin, error) from None
     _refuse_gaps(origin, found)
     model.to(device).eval()
@@ -374,20 +339,20 @@ def load_transformer(origin: ModelFolder, options: HfOptions, *, auto: str) -> T
 def picture(film: Film) -> Any:
     """Open a film as these models were trained to see one: three equal channels; ValueError where it is none."""
     try:
-        with Image.open(io.BytesIO(film.png), formats=FORMATS) as opened:
+        with Image.open(io.BytesIO(film.png), formats=["PNG"]) as opened:
             return opened.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"the film {film.sha256[:12]} cannot be opened: {error}") from None
 
 
-def device_for(asked: str, torch: Any) -> str:
+def device_for(wanted: str, torch: Any) -> str:
     """Choose where a model is run; a device that is not there is refused."""
     here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if asked == "auto":
+    if wanted == "auto":
         return next(device for device in ("cuda", "mps", "cpu") if here[device])
-    if not here[asked.partition(":")[0]]:
-        raise UsageError(f"device {asked} is not there for torch {torch.__version__}. Type --device cpu, or auto")
-    return asked
+    if not here[wanted.partition(":")[0]]:
+        raise UsageError(f"device {wanted} is not there for torch {torch.__version__}. Type --device cpu, or auto")
+    return wanted
 
 
 @contextmanager
@@ -415,17 +380,45 @@ def _refuse_gaps(origin: ModelFolder, found: dict[str, Any]) -> None:
 
 
 def _unloadable(origin: ModelFolder, error: Exception) -> JudgeError:
-    """Say what kept a model from being loaded; transformers hides the first cause behind others."""
+    """Make the error of a model that cannot be loaded; transformers hides the first cause behind others."""
     chain: list[BaseException] = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
-        chain.append(cause)
+    while (link := chain[-1].__cause__ or chain[-1].__context__) and link not in chain:
+        chain.append(link)
     causes = [" ".join(str(link).split()) for link in chain]
-    if torchvision := [said for said in causes if "torchvision" in said.lower()]:
+    if torchvision := [cause for cause in causes if "torchvision" in cause.lower()]:
         return JudgeError(
             f"hf:{origin.model} needs a torchvision that fits this torch ({torchvision[-1][:200]}). Install the build "
             f"of torchvision for your torch, or, if the model does without, type: pip uninstall torchvision"
         )
-    said = causes[-1][:300] or type(chain[-1]).__name__
+    first = causes[-1][:300] or type(chain[-1]).__name__
     if isinstance(error, ImportError):
-        return JudgeError(f"hf:{origin.model} needs a package that is not here ({said}). Install it with pip")
-    return JudgeError(f"hf:{origin.model} cannot be loaded from {origin.path} ({said}). Get the model again")
+        return JudgeError(f"hf:{origin.model} needs a package that is not here ({first}). Install it with pip")
+    return JudgeError(f"hf:{origin.model} cannot be loaded from {origin.path} ({first}). Get the model again")
+
+
+def import_torchvision() -> Any:
+    """Import torchvision; raises ImportError where it is not installed, RuntimeError where nothing helps."""
+    try:
+        return import_module(NAMESPACE)
+    except RuntimeError as error:
+        if not any(f"{NAMESPACE}::{name}" in str(error) for name in OPERATORS):
+            raise
+    for name in [name for name in sys.modules if name.partition(".")[0] == NAMESPACE]:
+        del sys.modules[name]
+    _declare_operators()
+    return import_module(NAMESPACE)
+
+
+def mend_torchvision() -> None:
+    """Make a later import of torchvision work: transformers imports it wherever it is installed, fitting or not."""
+    if find_spec(NAMESPACE) is not None:
+        import_torchvision()
+
+
+@cache
+def _declare_operators() -> Any:
+    """Declare the operators once a process; they last as long as what is given here, which the cache keeps."""
+    library = import_module("torch").library.Library(NAMESPACE, "DEF")
+    for name in OPERATORS:
+        library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+    return library

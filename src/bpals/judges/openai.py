@@ -140,13 +140,13 @@ class OpenAIJudge:
         """List the questions about every image, in order."""
         return self.pack.questions(vocabulary, topics=self.topics, reply=self.layout == "single")
 
-    async def ask_line(self, film: Film | None, questions: Sequence[Question], client: Client) -> Sequence[Reply]:
+    async def ask_line(self, film: Film | None, questions: Sequence[Question], line: Client) -> Sequence[Reply]:
         """Answer up to `at_once` questions about one image through the client, one reply each, in order."""
         try:
             if self.layout == "joint":
-                return await self._ask_joint(film, questions, client)
+                return await self._ask_joint(film, questions, line)
             ask = self._ask_sampled if self._sampled else self._ask_logprobs
-            return [await ask(film, question, client) for question in questions]
+            return [await ask(film, question, line) for question in questions]
         except RequestRefused as refusal:
             if film is not None:
                 raise

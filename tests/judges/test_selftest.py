@@ -17,7 +17,7 @@ from bpals.judges.prompts import joint_label
 from bpals.judges.runner.dispatch import open_clients
 from bpals.judges.runner.messages import Plan
 from bpals.judges.runner.transport import Endpoint
-from bpals.judges.selftest import EXPECTED, ask_again, control_images, measure, offsets, selftest, spread
+from bpals.judges.selftest import EXPECTED, ask_again, control_images, measure, offsets, selftest
 from bpals.judges.stub import StubJudge
 from bpals.testing import tiny_film
 from bpals.types import Reply
@@ -457,22 +457,10 @@ def test_a_judge_asked_in_one_polarity_has_one_offset():
     assert offsets(replies(("black", "Mass", "present", 2.0))) == {"Mass": [2.0, None]}
 
 
-def test_the_spread_is_how_far_the_controls_are_apart():
-    """Evidence is half the difference of the polarities; the spread needs two controls answered in both."""
-    said = replies(
-        ("none", "Mass", "present", 1.0), ("none", "Mass", "absent", 1.0),
-        ("black", "Mass", "present", 2.0), ("black", "Mass", "absent", -2.0),
-        ("noise", "Mass", "present", -9.0), ("noise", "Mass", "absent", None),
-        ("none", "Hernia", "present", 1.0), ("none", "Hernia", "absent", 1.0),
-    )  # fmt: skip
-    assert spread(said) == {"Mass": pytest.approx(2.0), "Hernia": None}
-
-
 def test_no_replies_give_no_offsets():
     """An empty table is no error."""
     nothing = replies().cast({"logit": pl.Float64})
     assert offsets(nothing) == {}
-    assert spread(nothing) == {}
 
 
 def answered(logit):

@@ -1,7 +1,6 @@
 """Scores computed elsewhere: their file, their card, and what becomes an answer, stops or is counted."""
 
 import gzip
-import tomllib
 
 import polars as pl
 import pytest
@@ -413,13 +412,6 @@ def write_card(folder, text):
 def test_the_card_is_looked_for_beside_the_file(tmp_path):
     """With its whole name, so that scores.csv and scores.parquet have each their own."""
     assert table.beside(tmp_path / "scores.csv") == tmp_path / "scores.csv.card.toml"
-
-
-def test_the_template_is_a_card(tmp_path):
-    """Every field with what it means; it can be read as it is."""
-    text = table.template("mine")
-    assert list(tomllib.loads(text)) == list(table.FIELDS)
-    assert table.read_card(write_card(tmp_path, text), "mine")["name"] == "mine"
 
 
 def test_one_card_can_speak_of_several_judges(tmp_path):

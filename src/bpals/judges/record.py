@@ -156,7 +156,6 @@ class RecordJudge:
         """Fit on some patients and answer for others; NaN for a finding without any label to fit on."""
         _, patient = np.unique(patients, return_inverse=True)
         logits = []
-        # One thread: the matrices are small, and threads that wait for each other were slower.
         with threadpool_limits(1):
             for member in range(self.networks):
                 seed = self.seed + member

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -285,8 +285,7 @@ def _sha256(state: Any) -> str:
     return whole.hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class Built(NamedTuple):
     """The file that was made, and how well it agrees with torch."""
 
     path: Path
@@ -299,7 +298,7 @@ class Built:
 def build(out: str | os.PathLike[str] | None = None, *, weights: str | os.PathLike[str] | None = None) -> Built:
     """Make the ONNX file of the default backbone, and check it; by default where `probe:lite0` looks for it."""
     target = Path(out) if out is not None else built_file()
-    network = _network(_checked(Path(weights) if weights is not None else _installed()))
+    network = _network(_weights_file(weights))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".lite0-", dir=target.parent) as folder:
@@ -313,19 +312,17 @@ def build(out: str | os.PathLike[str] | None = None, *, weights: str | os.PathLi
         sync_folder(target.parent)
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror}. Name another place with --out FILE") from None
-    return Built(path=target, sha256=made.sha256, width=made.width, difference=difference)
+    return Built(target, made.sha256, made.width, difference)
 
 
-def _installed() -> Path:
-    """Find the weights file of the installed package, without importing the package."""
-    found = find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations or any(find_spec(each) is None for each in NEEDED):
-        raise MissingExtra.of("bpals probe build", "probe,lite0")
-    return Path(next(iter(found.submodule_search_locations))) / WEIGHTS
-
-
-def _checked(path: Path) -> Path:
-    """Refuse a weights file that is not the one we know."""
+def _weights_file(given: str | os.PathLike[str] | None) -> Path:
+    """Find the weights in the installed package, without importing it, and refuse a file that is not the known one."""
+    if given is None:
+        found = find_spec(PACKAGE)
+        if found is None or not found.submodule_search_locations or any(find_spec(each) is None for each in NEEDED):
+            raise MissingExtra.of("bpals probe build", "probe,lite0")
+        given = Path(next(iter(found.submodule_search_locations))) / WEIGHTS
+    path = Path(given)
     try:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

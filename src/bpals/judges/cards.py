@@ -55,19 +55,16 @@ def default_model() -> KnownModel:
     return next(known for known in known_models().values() if known.default)
 
 
-def stated(
-    model: str,
-    licence: str,
-    trained_on_target: Trained | None,
-    evidence: str,
-    *,
-    otherwise: str = "unknown",
-    by: str = "",
-) -> dict[str, Any]:
+Stated = tuple[str, Trained | None, str]
+"""Licence, trained on the target or not, evidence: as a user states them."""
+
+
+def stated(model: str, given: Stated, *, otherwise: str = "unknown", by: str = "") -> dict[str, Any]:
     """Give what a card says of licence and training: what the user states wins over what is known of the model.
 
     `otherwise` is the licence of a model that is not known; `by` is the evidence where the user states only the fact.
     """
+    licence, trained_on_target, evidence = given
     known = known_models().get(model)
     licence = licence or (known.licence if known else otherwise)
     return {

@@ -308,7 +308,10 @@ def find_recipe(kind: str, file: str, wanted: str | Path = "", attributes: Mappi
         raise UnknownName.of("recipe", str(wanted), [*names, "FILE.toml"], where=kind)
     own = _recipe_file(Path(wanted)) if wanted and str(wanted) not in names else {}
     words = set(re.split(r"[^a-z0-9_]+", Path(file).stem.lower()))
-    chosen = str(wanted) if wanted in names else _by_words(known, words)
+    # Published weights are recognised by the words in their file's name: all of a set, and none of another's.
+    named = words & {word for each in known for some in each["words"] for word in some}
+    by_words = (str(each["name"]) for each in known if any(named == set(some) for some in each["words"]))
+    chosen = str(wanted) if wanted in names else next(by_words, "")
     facts: dict[str, Any] = next((each for each in known if each["name"] == chosen), {})
     untrained = facts.get("untrained", [])
     labels = ["" if label in untrained else label for label in shipped.get("labels", [])]
@@ -318,12 +321,6 @@ def find_recipe(kind: str, file: str, wanted: str | Path = "", attributes: Mappi
     if known and not chosen and {"nih", "all"} & words:
         recipe = replace(recipe, trained_on_target="yes", evidence=f"Its name, {file}, says so.")
     return _checked_recipe(replace(recipe, **_tuples({"name": Path(file).stem, **own})) if own else recipe, str(wanted))
-
-
-def _by_words(known: Sequence[Mapping[str, Any]], words: set[str]) -> str:
-    """Recognise published weights by the words in their file's name: all of a set, and none of another's."""
-    named = words & {word for each in known for some in each["words"] for word in some}
-    return next((str(each["name"]) for each in known if any(named == set(some) for some in each["words"])), "")
 
 
 def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:

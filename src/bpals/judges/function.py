@@ -315,7 +315,9 @@ def _texts(function: FunctionType) -> list[str]:
     except (SyntaxError, ValueError):
         return []
     line = function.__code__.co_firstlineno
-    own = [place for place, (node, _) in enumerate(tops) if _first_line(node) <= line <= (node.end_lineno or 0)]
+    # A function begins at its first decorator.
+    starts = [min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) for node, _ in tops]
+    own = [place for place, (node, _) in enumerate(tops) if starts[place] <= line <= (node.end_lineno or 0)]
     if not own:
         return []
     reached, queue = set(own), list(own)
@@ -325,12 +327,6 @@ def _texts(function: FunctionType) -> list[str]:
         reached |= found
         queue += found
     return [tops[place][1] for place in sorted(reached)]
-
-
-def _first_line(node: ast.stmt) -> int:
-    if isinstance(node, Definition) and node.decorator_list:
-        return node.decorator_list[0].lineno
-    return node.lineno
 
 
 def _bound(node: ast.stmt) -> set[str]:

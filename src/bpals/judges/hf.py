@@ -19,7 +19,7 @@ from bpals.findings import Vocabulary, fold
 from bpals.judges import local_model
 from bpals.judges.cards import default_model, known_models
 from bpals.judges.local_model import HfOptions, ModelFolder, Transformer, picture
-from bpals.judges.prompts import AnswerWords, Pack, is_refusal, load_pack
+from bpals.judges.prompts import SIDES, AnswerWords, Pack, Side, is_refusal, load_pack
 from bpals.registry import AskOptions, ImageOptions, JudgeKind
 from bpals.types import Film, JudgeCard, Outcome, Polarity, Question, Reply, Usage
 
@@ -79,13 +79,9 @@ class AnswerTokens:
     read_by: Literal["whole word", "first piece"] = "whole word"
     """Where no single token is the word, its first piece stands for it, if that can mean nothing else."""
 
-    def side(self, token: int) -> Literal["yes", "no", "abstain"] | None:
+    def side(self, token: int) -> Side | None:
         """Return the side that a token is on."""
-        if token in self.yes:
-            return "yes"
-        if token in self.no:
-            return "no"
-        return "abstain" if token in self.abstain else None
+        return next((side for side in SIDES if token in getattr(self, side)), None)
 
 
 class HfJudge:

@@ -113,12 +113,7 @@ class ProbeJudge:
             fold=record.fold_of(names, self.folds),
             folds=self.folds,
         )
-        return self._judgments(films, vocabulary, cross_fit(features, labels, progress), labels)
-
-    def _judgments(
-        self, films: pl.DataFrame, vocabulary: Vocabulary, fitted: CrossFitted, labels: Labels
-    ) -> pl.DataFrame:
-        """Lay the answers out, one row per image and finding."""
+        fitted = cross_fit(features, labels, progress)
         middle, low, high = np.round(fitted.p_present.reshape(3, -1), DECIMALS)
         count = len(vocabulary.findings)
         why = np.full((self.folds, count), None, dtype=object)
@@ -136,16 +131,15 @@ class ProbeJudge:
         )
         silent, unfitted = pl.col("p_present").is_null(), pl.col("why").is_not_null()
         outcome = pl.when(unfitted).then(pl.lit("unsupported")).when(silent).then(pl.lit("abstained"))
-        schema = answers_schema(vocabulary)
         return table.with_columns(
             judge=pl.lit(self.name),
             kind=pl.lit("image", dtype=KIND),
             outcome=outcome.otherwise(pl.lit("answered")).cast(OUTCOME),
             why=pl.when(silent & ~unfitted).then(pl.lit(NOTHING_LEARNT)).otherwise("why"),
-            logit_present=pl.lit(None, dtype=pl.Float64),
-            logit_absent=pl.lit(None, dtype=pl.Float64),
-            mass=pl.lit(None, dtype=pl.Float64),
-        ).select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+            logit_present=None,
+            logit_absent=None,
+            mass=None,
+        ).select(pl.col(name).cast(dtype) for name, dtype in answers_schema(vocabulary).items())
 
 
 def without_patients(images: pl.DataFrame) -> list[Notice]:

@@ -300,7 +300,7 @@ class Transformer:
             preparation={"channels": "RGB", "prepared_by": type(self.processor).__name__},
             settings={**self.placement, **settings},
             polarities=polarities,
-            **stated(self.origin.model, *given, otherwise=self.origin.licence, by=SAID),
+            **stated(self.origin.model, given, otherwise=self.origin.licence, by=SAID),
         )
 
 
@@ -323,7 +323,12 @@ def load_transformer(origin: ModelFolder, options: HfOptions, *, auto: str) -> T
             )
     except UNLOADABLE as error:
         raise _unloadable(origin, error) from None
-    _refuse_gaps(origin, found)
+    # Refused, because transformers would fill the holes at random and only warn.
+    if gaps := sorted(str(name) for name in (*found.get("missing_keys", ()), *found.get("mismatched_keys", ()))):
+        raise JudgeError(
+            f"hf:{origin.model}: of its weights {several(len(gaps), 'is', 'are')} missing or of another shape, such as "
+            f"{gaps[0]}: random numbers would stand in. Get the model again"
+        )
     model.to(device).eval()
     return Transformer(
         model=model,
@@ -367,16 +372,6 @@ def quiet(logging: Any) -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _refuse_gaps(origin: ModelFolder, found: dict[str, Any]) -> None:
-    """Refuse weights with holes: transformers would fill them at random and say so only in a warning."""
-    gaps = sorted(str(name) for name in (*found.get("missing_keys", ()), *found.get("mismatched_keys", ())))
-    if gaps:
-        raise JudgeError(
-            f"hf:{origin.model}: of its weights {several(len(gaps), 'is', 'are')} missing or of another shape, such as "
-            f"{gaps[0]}: random numbers would stand in. Get the model again"
-        )
 
 
 def _unloadable(origin: ModelFolder, error: Exception) -> JudgeError:

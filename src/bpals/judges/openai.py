@@ -17,17 +17,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary
+from bpals.judges import prompts
 from bpals.judges.cards import CardOptions, default_model, known_models, stated
-from bpals.judges.prompts import (
-    Pack,
-    PackOptions,
-    Reading,
-    joint_label,
-    load_pack,
-    read_joint,
-    read_logprobs,
-    read_samples,
-)
+from bpals.judges.prompts import Pack, PackOptions, Reading, load_pack
 from bpals.registry import ASKING, AskOptions, ImageOptions, JudgeKind, ServerOptions, option
 from bpals.types import BadReply, Client, Film, JudgeCard, Question, R, ReadReply, Reply, RequestRefused, Trained, Usage
 
@@ -125,7 +117,7 @@ class OpenAIJudge:
             preparation=dict(self.preparation),
             settings=self._settings(),
             observed=dict(self.observed),
-            **stated(self.model, self.licence, self.trained_on_target, self.evidence),
+            **stated(self.model, (self.licence, self.trained_on_target, self.evidence)),
         )
 
     def _settings(self) -> dict[str, object]:
@@ -166,13 +158,13 @@ class OpenAIJudge:
             choices += await self._post(film, prompt, client, read_completion, extra)
         kept = choices[: self.samples]
         refused = next((choice.refusal for choice in kept if choice.refusal), "")
-        reading = read_samples([None if choice.cut else choice.text for choice in kept], self.pack.answers)
+        reading = prompts.read_samples([None if choice.cut else choice.text for choice in kept], self.pack.answers)
         if refused and reading.outcome != "answered":
             reading = Reading("refused", mass=reading.mass, why=refused)
         return _reply(reading, kept[0], "sampled", text="\n".join(choice.text for choice in kept))
 
     async def _ask_joint(self, film: Film | None, questions: Sequence[Question], client: Client) -> list[Reply]:
-        labels = [joint_label(question) for question in questions]
+        labels = [prompts.joint_label(question) for question in questions]
         room = {"max_tokens": JOINT_TOKENS[0] + JOINT_TOKENS[1] * len(labels)}
         choices = await self._post(film, self.pack.joint_prompt(questions), client, read_completion, room)
         choice = choices[0]
@@ -181,7 +173,7 @@ class OpenAIJudge:
         elif choice.cut:
             readings = [Reading("unparsed", why="the reply was cut at the length limit")] * len(labels)
         else:
-            readings = read_joint(choice.text, labels)
+            readings = prompts.read_joint(choice.text, labels)
         first = [_reply(reading, choice, "joint") for reading in readings[:1]]
         rest = [_reply(reading, Choice(text=choice.text), "joint") for reading in readings[1:]]
         return first + rest
@@ -191,7 +183,7 @@ class OpenAIJudge:
         method = "token_ids" if self.method == "token_ids" else "top_k"
         if choice.refusal:
             return _reply(Reading("refused", why=choice.refusal), choice, method)
-        reading = read_logprobs(choice.top, self.pack.answers, text=choice.text, exact=method == "token_ids")
+        reading = prompts.read_logprobs(choice.top, self.pack.answers, text=choice.text, exact=method == "token_ids")
         return _reply(reading, choice, method)
 
     @property

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary, fold
@@ -54,6 +54,10 @@ POLARITIES: tuple[Polarity, ...] = ("present", "absent")
 _NEGATED = re.compile(r"\b(?:no|not|never|without|neither|nor)\b|n['\u2019]t\b", re.IGNORECASE)
 
 
+Side = Literal["yes", "no", "abstain"]
+SIDES: tuple[Side, ...] = get_args(Side)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerWords:
     """The words that count as an answer, in lower case; a model may write them in any case, with a blank before."""
@@ -63,14 +67,10 @@ class AnswerWords:
     abstain: tuple[str, ...] = ()
     """Words by which the prompt lets the model say that it cannot tell; none, where the prompt offers none."""
 
-    def side(self, word: str) -> Literal["yes", "no", "abstain"] | None:
+    def side(self, word: str) -> Side | None:
         """Return the side that a token or a word is on."""
         folded = word.strip(WRAPPING).casefold()
-        if folded in self.yes:
-            return "yes"
-        if folded in self.no:
-            return "no"
-        return "abstain" if folded in self.abstain else None
+        return next((side for side in SIDES if folded in getattr(self, side)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,8 +268,8 @@ class _Part:
 
 
 def _parse_answers(top: _Part) -> AnswerWords:
-    part = _Part(top.origin, "answers", top.content.get("answers", {}), ("yes", "no", "abstain"))
-    sides = {side: tuple(word.casefold() for word in part.words(side)) for side in ("yes", "no", "abstain")}
+    part = _Part(top.origin, "answers", top.content.get("answers", {}), SIDES)
+    sides = {side: tuple(word.casefold() for word in part.words(side)) for side in SIDES}
     for side in ("yes", "no"):
         if not sides[side]:
             raise part.wrong(side, "is missing; name at least one word, such as ['yes']")

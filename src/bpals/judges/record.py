@@ -22,7 +22,7 @@ from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
 from bpals.numeric import reports_of_films, sigmoid
 from bpals.registry import JudgeKind
-from bpals.types import KIND, OUTCOME, JudgeCard, judgments_schema
+from bpals.types import KIND, OUTCOME, JudgeCard
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -109,7 +109,7 @@ class RecordJudge:
         record = record or read_record(images, claims, vocabulary)
         films = Films(evidence=record.evidence, states=record.states, single=record.others == 0)
         p_present, answered = self._cross_fit(films, record.patients, only_folds, progress)
-        return self._judgments(images, claims, vocabulary, p_present, answered)
+        return self._judgments(images, claims, p_present, answered)
 
     def read_groups(
         self,
@@ -131,11 +131,11 @@ class RecordJudge:
         states = np.concatenate([record.states, *labels], axis=1)
         films = Films(evidence=record.evidence, states=states, single=np.zeros(len(states), dtype=bool))
         p_present, answered = self._cross_fit(films, record.patients, None, progress)
-        named = Vocabulary(name="groups", findings=tuple(group.name for group in groups))
+        names = [group.name for group in groups]
         pairs = images.select("image_id").join(
-            pl.DataFrame({"finding": pl.Series(named.findings, dtype=named.enum)}), how="cross"
+            pl.DataFrame({"finding": pl.Series(names, dtype=pl.Enum(names))}), how="cross"
         )
-        return self._judgments(images, pairs, named, p_present[:, :, -len(groups) :], answered)
+        return self._judgments(images, pairs, p_present[:, :, -len(groups) :], answered)
 
     def _cross_fit(
         self, films: Films, patients: Names, only_folds: Sequence[int] | None, progress: Progress | None
@@ -167,9 +167,9 @@ class RecordJudge:
         return answers
 
     def _judgments(
-        self, images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabulary, p_present: Doubles, answered: Bools
+        self, images: pl.DataFrame, claims: pl.DataFrame, p_present: Doubles, answered: Bools
     ) -> pl.DataFrame:
-        """Lay the answers beside the labels."""
+        """Lay the answers beside the labels, as judgments_schema has them."""
         rows = images.select("image_id").with_columns(answered=pl.Series(answered)).with_row_index("row")
         placed = claims.join(rows, on="image_id", how="left", maintain_order="left").filter("answered")
         row, column = placed["row"].to_numpy(), placed["finding"].to_physical().to_numpy()
@@ -184,7 +184,7 @@ class RecordJudge:
             p_present=middle,
             p_low=low,
             p_high=high,
-        ).select(judgments_schema(vocabulary).names())
+        )
 
 
 def _middle_and_interval(logits: Doubles) -> Doubles:
@@ -215,7 +215,13 @@ def read_record(images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabula
     """Lay the dataset's own table out as matrices."""
     states = state_matrix(images, claims, vocabulary)
     films = reports_of_films(images)
-    order = _Order.of(films)
+    reports = films.unique("report").sort("report")
+    order = _Order(
+        report_of_film=films["report"].to_numpy(),
+        rank=reports["rank"].to_numpy(),
+        size_of_patient=reports["size"].to_numpy(),
+        follow_up=reports["follow_up"].cast(pl.Float32).fill_null(0.0).to_numpy(),
+    )
     evidence = np.concatenate([_history(states, images, order), _circumstances(images, order)], axis=1)
     return Record(
         states=states,
@@ -252,32 +258,19 @@ class _Order:
     size_of_patient: Ints
     follow_up: Floats
 
-    @classmethod
-    def of(cls, films: pl.DataFrame) -> _Order:
-        reports = films.unique("report").sort("report")
-        return cls(
-            report_of_film=films["report"].to_numpy(),
-            rank=reports["rank"].to_numpy(),
-            size_of_patient=reports["size"].to_numpy(),
-            follow_up=reports["follow_up"].cast(pl.Float32).fill_null(0.0).to_numpy(),
-        )
-
     @property
     def ranks_left(self) -> Ints:
         return self.size_of_patient - 1 - self.rank
 
-    def of_reports(self, films: Floats) -> Floats:
-        """Average the images of each report."""
-        count = np.bincount(self.report_of_film).astype(np.float32)
-        total = np.zeros((len(count), films.shape[1]), dtype=np.float32)
-        np.add.at(total, self.report_of_film, films)
-        return total / count[:, None]
-
 
 def _history(states: Floats, images: pl.DataFrame, order: _Order) -> Floats:
     """Summarise the patient's other reports, before and after, near and far."""
-    channels = order.of_reports(_channels(states, images))
-    columns = []
+    films = _channels(states, images)
+    count = np.bincount(order.report_of_film).astype(np.float32)
+    channels = np.zeros((len(count), films.shape[1]), dtype=np.float32)
+    np.add.at(channels, order.report_of_film, films)
+    channels = channels / count[:, None]  # the mean over the images of a report
+    columns: list[Floats] = []
     for decay in DECAYS:
         columns += _decayed(channels, order.rank, decay)
         later = _decayed(channels[::-1], order.ranks_left[::-1], decay)

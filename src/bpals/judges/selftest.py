@@ -214,11 +214,10 @@ async def _decide_method(trial: _Trial) -> None:
     every: tuple[Method, ...] = ("token_ids", "top_k")
     tried = every if wanted == "auto" else tuple(method for method in every if method == wanted)
     for method in tried:
-        if method == "top_k" or trial.judge.token_ids:
-            candidate = replace(trial.judge, method=method)
-            if await _has_logprobs(trial, candidate):
-                trial.judge = candidate
-                return
+        candidate = replace(trial.judge, method=method) if method == "top_k" or trial.judge.token_ids else None
+        if candidate is not None and await _has_logprobs(trial, candidate):
+            trial.judge = candidate
+            return
     if wanted in ("token_ids", "top_k"):
         raise JudgeError(
             f"the endpoint was asked for log-probs and sends none: {wanted} cannot be read. "

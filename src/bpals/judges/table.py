@@ -108,13 +108,15 @@ def read_table(
     _check_numbers(file, read.scored)
     films = pl.Series("image_id", image_ids, dtype=pl.String)
     matched, unknown = _match(file, read.scored, films)
+    taken = f"the column {read.key!r} is taken as image_id, and as scores {', '.join(read.scores)}"
+    guessed = _notice("guessed_columns", int(file.column(*KEYS) is None), f"{file.path.name}: {taken}")
     fields, no_card = _card(Path(path), judge, card)
     called = fields.get("name") or judge
     whole = _complete(matched, films, vocabulary, judge=called)
     return Scores(
         table=whole,
         card=_judge_card(file, fields, called, picked=name),
-        notices=(*_guessed(file, read), *read.notices, *unknown, *_count_missing(matched, whole, films), *no_card),
+        notices=(*guessed, *read.notices, *unknown, *_count_missing(matched, whole, films), *no_card),
     )
 
 
@@ -238,13 +240,6 @@ def _key(file: ScoreFile, columns: Sequence[str]) -> str:
     if (row := _first(file.frame[key].cast(pl.String).fill_null("") == "")) is not None:
         raise JudgeError(f"{file.place(row)}: {key} is empty. Name the film of every row")
     return key
-
-
-def _guessed(file: ScoreFile, read: _Read) -> list[Notice]:
-    """Name the columns that were taken, where the one that names the images is not called image_id."""
-    scores = ", ".join(read.scores)
-    message = f"{file.path.name}: the column {read.key!r} is taken as image_id, and as scores {scores}"
-    return _notice("guessed_columns", int(file.column(*KEYS) is None), message)
 
 
 def _notice(code: str, count: int, message: str) -> list[Notice]:

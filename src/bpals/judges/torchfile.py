@@ -38,30 +38,15 @@ Array = npt.NDArray[Any]
 BFLOAT16 = "bfloat16"
 """The upper half of a float; numpy has no such number."""
 STORAGES: Mapping[str, str] = {
-    "BFloat16Storage": BFLOAT16,
-    "BoolStorage": "?",
-    "ByteStorage": "u1",
-    "CharStorage": "i1",
+    "BoolStorage": "?", "ByteStorage": "u1", "CharStorage": "i1", "ShortStorage": "<i2", "IntStorage": "<i4",
+    "LongStorage": "<i8", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16, "FloatStorage": "<f4",
     "DoubleStorage": "<f8",
-    "FloatStorage": "<f4",
-    "HalfStorage": "<f2",
-    "IntStorage": "<i4",
-    "LongStorage": "<i8",
-    "ShortStorage": "<i2",
-}
+}  # fmt: skip
 """Torch's name for a kind of storage -> numpy's name for the numbers in it."""
 NUMBERS: Mapping[str, str] = {
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "I16": "<i2",
-    "I32": "<i4",
-    "I64": "<i8",
-    "F16": "<f2",
-    "BF16": BFLOAT16,
-    "F32": "<f4",
-    "F64": "<f8",
-}
+    "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
+    "F16": "<f2", "BF16": BFLOAT16, "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
 """The same for safetensors."""
 
 HARMLESS = (

@@ -53,7 +53,8 @@ def fetch(url: str, sha256: str, folder: Path, *, largest: int) -> Path:
     """Give the file of that hash: from the folder if it is there, else downloaded into it, whole or not at all."""
     _check(url)
     folder /= sha256[:16]
-    target = folder / file_name(url)
+    # Named as its address does, in letters that any disk takes.
+    target = folder / (re.sub(r"[^A-Za-z0-9._-]+", "_", urlsplit(url).path.rpartition("/")[2])[-150:] or "weights")
     if target.is_file():
         with target.open("rb") as kept:
             if hashlib.file_digest(kept, "sha256").hexdigest() == sha256:
@@ -78,11 +79,6 @@ def fetch(url: str, sha256: str, folder: Path, *, largest: int) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return target
-
-
-def file_name(url: str) -> str:
-    """Name a file as its address does, in letters that any disk takes."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", urlsplit(url).path.rpartition("/")[2])[-150:] or "weights"
 
 
 def _copy(url: str, file: IO[bytes], largest: int) -> str:

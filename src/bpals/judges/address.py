@@ -20,9 +20,10 @@ from bpals.errors import JudgeError
 
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+# Turns a host and a port into IP addresses.
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
-"""Turns a host and a port into IP addresses."""
 
+# Narrow on purpose: whatever another parser could read in another way does not match.
 URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
     r"(?P<userinfo>[^/@]*@)?"
@@ -30,17 +31,17 @@ URL = re.compile(
     r"(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>(?:/[A-Za-z0-9._~+@:-]+)*)/*"
 )
-"""Narrow on purpose: whatever another parser could read in another way does not match."""
 
 EXAMPLE = "--base-url http://127.0.0.1:8000/v1"
 PORTS = {"http": 80, "https": 443}
 
 METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
+# Services that give a cloud machine its own credentials and stand outside the link-local block.
 METADATA = frozenset(
     map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
 )
-"""Services that give a cloud machine its own credentials and stand outside the link-local block."""
 
+# Blocks of IPv6 that stand for an IPv4 address, and how many bits come after it.
 V4_INSIDE = (
     (ipaddress.IPv6Network("::ffff:0:0/96"), 0),  # mapped
     (ipaddress.IPv6Network("::ffff:0:0:0/96"), 0),  # translated
@@ -48,10 +49,9 @@ V4_INSIDE = (
     (ipaddress.IPv6Network("64:ff9b::/96"), 0),  # NAT64
     (ipaddress.IPv6Network("2002::/16"), 80),  # 6to4
 )
-"""Blocks of IPv6 that stand for an IPv4 address, and how many bits come after it."""
 
+# This network, reserved addresses, and two kinds of tunnel (local NAT64, Teredo) with an unknown other end.
 NO_HOST = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "64:ff9b:1::/48", "2001::/32")))
-"""This network, reserved addresses, and two kinds of tunnel (local NAT64, Teredo) with an unknown other end."""
 
 NUMBER = re.compile(r"0[xX][0-9A-Fa-f]*|[0-9]+")
 

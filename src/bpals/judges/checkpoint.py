@@ -13,7 +13,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module, resources
 from pathlib import Path
@@ -36,18 +36,17 @@ from bpals.types import Film, JudgeCard, Question, Reply, Trained
 
 VERSION = "1"
 SHA256 = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
+# Images at once on a GPU; on a CPU more than one gains about a tenth at most.
 MANY = 32
-"""Images at once on a GPU; on a CPU more than one gains about a tenth at most."""
-WHITE = 255
 FRAMINGS = ("crop, resize", "resize, crop", "stretch")
 OUTPUTS = ("sigmoid", "softmax", "probability")
+# Pixels along a side of the square that a network takes.
 SIDES = range(32, 2049)
-"""Pixels along a side of the square that a network takes."""
 UNSAID = "Nobody says what it was trained on."
+# How torchvision's DenseNet named its layers before 2018: `norm.1` for today's `norm1`.
 OLD_NAME = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12])\.")
-"""How torchvision's DenseNet named its layers before 2018: `norm.1` for today's `norm1`."""
+# Counts training steps, and is no part of an answer; old files have none.
 COUNTER = "num_batches_tracked"
-"""Counts training steps, and is no part of an answer; old files have none."""
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -68,8 +67,7 @@ class CheckpointOptions(LocalOptions):
     """A TOML of your own, or the name of published weights: `nih` for `xrv:`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(NamedTuple):
     """A network that is ready to run."""
 
     engine: str
@@ -202,8 +200,8 @@ def _locate(kind: str, target: str, revision: str, cache: Path | None) -> tuple[
     return path, pinned[1].lower() if pinned else ""
 
 
+# A network, its recipe, the sha256 of its file, and the settings for its card.
 Opened = tuple[Network, "Recipe", str, dict[str, object]]
-"""A network, its recipe, the sha256 of its file, and the settings for its card."""
 
 
 def _open_torch(kind: str, path: Path, sha256: str, chosen: CheckpointOptions) -> Opened:
@@ -272,9 +270,8 @@ class Recipe:
     def input(self) -> dict[str, object]:
         """How an image is prepared, for the card."""
         names = ("channels", "mean", "std", "framing", "side_px")
-        whole = asdict(self)
         resized = {"resize_px": self.resize_px} if self.framing == "resize, crop" else {}
-        return {name: whole[name] for name in names} | resized | {"filter": "bilinear"}
+        return {name: getattr(self, name) for name in names} | resized | {"filter": "bilinear"}
 
     def outputs(self, vocabulary: Vocabulary) -> dict[str, str]:
         """Give finding -> label; labels of findings that the vocabulary has not are left out."""
@@ -379,7 +376,7 @@ def _checked_recipe(recipe: Recipe, where: str) -> Recipe:
 
 def show(image: Image.Image, recipe: Recipe) -> Floats:
     """Give the numbers of a grey image, `[channels, side, side]`; three channels are the same grey, each scaled."""
-    grey = np.asarray(frame(image, recipe), dtype=np.float32) / WHITE
+    grey = np.asarray(frame(image, recipe), dtype=np.float32) / 255
     mean, std = (np.array(numbers, dtype=np.float32)[:, None, None] for numbers in (recipe.mean, recipe.std))
     return np.ascontiguousarray((grey[None] - mean) / std, dtype=np.float32)
 
@@ -426,7 +423,18 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def open_network(weights: Weights, architecture: str, *, channels: int, outputs: int, device: str) -> Network:
     """Put weights into their network, or refuse them: each missing or unexpected one is named."""
     plan = ARCHITECTURES[architecture]
-    torch, module = _empty(plan, channels, outputs)
+    try:
+        torch, models = import_module("torch"), import_torchvision().models
+    except ModuleNotFoundError:
+        raise MissingExtra.of(f"{plan.name}:", "xrv") from None
+    with torch.device("meta"):  # shapes without numbers: the file brings those
+        module = getattr(models, plan.name)(weights=None, num_classes=outputs)
+        stem = module.get_submodule(plan.stem)
+        if stem.in_channels != channels:
+            parent, _, name = plan.stem.rpartition(".")
+            sides = {"kernel_size": stem.kernel_size, "stride": stem.stride, "padding": stem.padding}
+            narrow = torch.nn.Conv2d(channels, stem.out_channels, bias=False, **sides)
+            setattr(module.get_submodule(parent), name, narrow)
     wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     filled = {name: torch.tensor(0) for name in wanted if name.endswith(COUNTER)}
     for name, array in _matched_weights(weights, plan, wanted, outputs).items():
@@ -448,23 +456,6 @@ def open_network(weights: Weights, architecture: str, *, channels: int, outputs:
 
     engine = f"torch {torch.__version__} / torchvision {import_torchvision().__version__}"
     return Network(engine=engine, run=run)
-
-
-def _empty(plan: Architecture, channels: int, outputs: int) -> tuple[Any, Any]:
-    """Build a network that has shapes and no numbers."""
-    try:
-        torch, models = import_module("torch"), import_torchvision().models
-    except ModuleNotFoundError:
-        raise MissingExtra.of(f"{plan.name}:", "xrv") from None
-    with torch.device("meta"):
-        module = getattr(models, plan.name)(weights=None, num_classes=outputs)
-        stem = module.get_submodule(plan.stem)
-        if stem.in_channels != channels:
-            parent, _, name = plan.stem.rpartition(".")
-            sides = {"kernel_size": stem.kernel_size, "stride": stem.stride, "padding": stem.padding}
-            narrow = torch.nn.Conv2d(channels, stem.out_channels, bias=False, **sides)
-            setattr(module.get_submodule(parent), name, narrow)
-    return torch, module
 
 
 def _matched_weights(

@@ -31,13 +31,13 @@ from bpals.store.workspace import check_judge_name
 from bpals.types import ChatJudge, Film, ImageJudge, JudgeCard, Question, Reply, Trained
 
 VERSION = "1"
+# A probability of 0 or 1 is taken this far from it, because its logit must be a number.
 EDGE = 1e-12
-"""A probability of 0 or 1 is taken this far from it, because its logit must be a number."""
+# What a file may raise that somebody has just written.
 MISTAKES = (AttributeError, ImportError, LookupError, NameError, SyntaxError, TypeError, ValueError)
-"""What a file may raise that somebody has just written."""
 
+# Outcomes of a function that gives no number.
 Without = Literal["abstained", "refused", "unparsed", "unsupported"]
-"""Outcomes of a function that gives no number."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 

@@ -23,18 +23,18 @@ from bpals.judges.prompts import SIDES, AnswerWords, Pack, Side, is_refusal, loa
 from bpals.registry import AskOptions, ImageOptions, JudgeKind
 from bpals.types import Film, JudgeCard, Outcome, Polarity, Question, Reply, Usage
 
+# Tokens that are kept with an answer.
 TOP = 20
-"""Tokens that are kept with an answer."""
+# Models that were trained on texts padded to full length, and answer otherwise without it.
 FULL_LENGTH = ("siglip", "siglip2")
-"""Models that were trained on texts padded to full length, and answer otherwise without it."""
+# Characters of a token that could still be an answer word with the marks around it.
 LONGEST_WORD = 16
-"""Characters of a token that could still be an answer word with the marks around it."""
+# Dual encoders that transformers does not list as classifiers of images.
 OTHER_DUAL_ENCODERS: Mapping[str, str] = {"vision-text-dual-encoder": "VisionTextDualEncoderModel"}
-"""Dual encoders that transformers does not list as classifiers of images."""
 
 
 def open_hf(model: str = "", revision: str = "", **options: Any) -> HfJudge | ContrastJudge:
-    """Open a folder, or a model of the hub at a pinned commit; its configuration decides how it is asked.
+    """Open a folder, or a model of the hub at a pinned commit; its configuration decides which judge it is.
 
     Without a model it is the default one. The options are the fields of HfOptions.
     """
@@ -125,7 +125,10 @@ class HfJudge:
         started = time.perf_counter()
         try:
             inputs = self._inputs(image, texts)
-            logprobs = self._first_logprobs(inputs)
+            with self._transformer.torch.inference_mode():
+                # `generate`, because it numbers the positions as each kind of model wants them.
+                made = self._transformer.model.generate(**inputs)
+            logprobs = made.logits[0].double().log_softmax(dim=-1).cpu()
         except self._transformer.torch.OutOfMemoryError:
             if len(texts) == 1:
                 raise JudgeError(
@@ -164,12 +167,6 @@ class HfJudge:
         if self._layout == "plain":
             return f"{processor.image_token}\n{text}\n" if with_image else f"{text}\n"
         return _render(processor, text, with_image=with_image)
-
-    def _first_logprobs(self, inputs: Any) -> Any:
-        """Run the model up to its first token; `generate` numbers the positions as each kind of model wants them."""
-        with self._transformer.torch.inference_mode():
-            made = self._transformer.model.generate(**inputs)
-        return made.logits[0].double().log_softmax(dim=-1).cpu()
 
     def _read(self, logprobs: Any, length: int, each_s: float) -> Reply:
         """Read the distribution of the first token."""
@@ -227,26 +224,18 @@ def find_answers(tokenizer: Any, words: AnswerWords, *, model: str) -> AnswerTok
     for written, token in tokenizer.get_vocab().items():
         if len(written) <= LONGEST_WORD and token not in special and (side := words.side(tokenizer.decode([token]))):
             found[side].append(token)
-    if found["yes"] and found["no"]:
-        yes, no, abstain = (tuple(sorted(found[side])) for side in ("yes", "no", "abstain"))
-        return AnswerTokens(yes=yes, no=no, abstain=abstain)
-    return _first_pieces(tokenizer, words, found, model=model)
-
-
-def _first_pieces(tokenizer: Any, words: AnswerWords, found: Mapping[str, list[int]], *, model: str) -> AnswerTokens:
-    """Let the first piece of a word stand for it where the word is no token; both sides must begin differently."""
-    pieces = {"yes": set(found["yes"]), "no": set(found["no"])}
-    for side, spelled in (("yes", words.yes), ("no", words.no)):
-        if not pieces[side]:
-            pieces[side] = set(_begin(tokenizer, spelled))
-    shared = pieces["yes"] & pieces["no"]
-    if shared or not (pieces["yes"] and pieces["no"]):
-        raise JudgeError(
-            f"hf:{model}: its tokenizer writes {words.yes[0]!r} and {words.no[0]!r} with the same first token, so one "
-            f"token cannot tell them apart. Name other [answers] in a prompt pack of your own"
-        )
-    yes, no, abstain = (tuple(sorted(tokens)) for tokens in (pieces["yes"], pieces["no"], found["abstain"]))
-    return AnswerTokens(yes=yes, no=no, abstain=abstain, read_by="first piece")
+    whole = bool(found["yes"] and found["no"])
+    if not whole:
+        # The first piece of a word stands for it where the word is no token; both sides must begin differently.
+        for side, spelled in (("yes", words.yes), ("no", words.no)):
+            found[side] = list(set(found[side] or _begin(tokenizer, spelled)))
+        if set(found["yes"]) & set(found["no"]) or not (found["yes"] and found["no"]):
+            raise JudgeError(
+                f"hf:{model}: its tokenizer writes {words.yes[0]!r} and {words.no[0]!r} with the same first token, so "
+                f"one token cannot tell them apart. Name other [answers] in a prompt pack of your own"
+            )
+    yes, no, abstain = (tuple(sorted(found[side])) for side in SIDES)
+    return AnswerTokens(yes=yes, no=no, abstain=abstain, read_by="whole word" if whole else "first piece")
 
 
 def _begin(tokenizer: Any, words: Iterable[str]) -> Iterable[int]:
@@ -284,7 +273,7 @@ class ContrastJudge:
     """A model that compares images with captions; the text encoder sees each caption once."""
 
     def __init__(self, transformer: Transformer, pack: Pack, options: HfOptions) -> None:
-        """Find the model's scale; a model without one is no dual encoder that can be asked."""
+        """Find the model's scale; a model without one is refused."""
         self._transformer = transformer
         self._pack = pack
         self._options = options

@@ -19,8 +19,7 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from bpals.findings import Vocabulary
-from bpals.judges import record
-from bpals.judges.record import DECIMALS, STUDENT_T, Progress
+from bpals.judges.record import DECIMALS, STUDENT_T, Progress, fold_of, state_matrix
 from bpals.numeric import log_loss, patients, sigmoid_by_tanh
 from bpals.store.features import StoredFeatures
 from bpals.text import several
@@ -32,19 +31,18 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 VERSION = "1"
-LICENCE = "unknown"
 NOTHING_LEARNT = "what the films of other patients show tells nothing of it"
+# Images that are in memory at once.
 CHUNK = 4096
-"""Images that are in memory at once."""
+# Tried, times the number of features: about the ratio of the noise of a label to the signal of an image.
 PENALTIES = (6.0, 24.0, 96.0, 384.0)
-"""Tried, times the number of features: about the ratio of the noise of a label to the signal of an image."""
 LEAST_FILMS = 200
+# Labels of other patients, present ones and absent ones, below which a fit would be of noise.
 LEAST_CLAIMS = 10
-"""Labels of other patients, present ones and absent ones, below which a fit would be of noise."""
+# A feature that varies less is left out.
 FLAT = 1e-9
-"""A feature that varies less is left out."""
+# Newton steps and halvings of one step at most, and the relative gain below which the fit ends.
 ROUNDS, HALVINGS, ENOUGH = 50, 30, 1e-10
-"""Newton steps and halvings of one step at most, and the relative gain below which the fit ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +86,6 @@ class ProbeJudge:
                 f"{'patients' if self.by_patient else 'films'}, cross-fitted. It never sees the claim it judges, but "
                 "it shares the labeller's habits."
             ),
-            licence=LICENCE,
         )
 
     def read(
@@ -108,11 +105,8 @@ class ProbeJudge:
         films = seen.join(images, on="image_id", how="inner", maintain_order="left")
         used = claims.join(seen, on="image_id", how="semi", maintain_order="left")
         names = patients(films).to_numpy().astype(np.str_)
-        labels = Labels(
-            states=record.state_matrix(films, used, vocabulary),
-            fold=record.fold_of(names, self.folds),
-            folds=self.folds,
-        )
+        states, fold = state_matrix(films, used, vocabulary), fold_of(names, self.folds)
+        labels = Labels(states=states, fold=fold, folds=self.folds)
         fitted = cross_fit(features, labels, progress)
         middle, low, high = np.round(fitted.p_present.reshape(3, -1), DECIMALS)
         count = len(vocabulary.findings)
@@ -129,13 +123,13 @@ class ProbeJudge:
                 "why": pl.Series(why[labels.fold].reshape(-1).tolist(), dtype=pl.String),
             }
         )
-        silent, unfitted = pl.col("p_present").is_null(), pl.col("why").is_not_null()
-        outcome = pl.when(unfitted).then(pl.lit("unsupported")).when(silent).then(pl.lit("abstained"))
+        unanswered, unfitted = pl.col("p_present").is_null(), pl.col("why").is_not_null()
+        outcome = pl.when(unfitted).then(pl.lit("unsupported")).when(unanswered).then(pl.lit("abstained"))
         return table.with_columns(
             judge=pl.lit(self.name),
             kind=pl.lit("image", dtype=KIND),
             outcome=outcome.otherwise(pl.lit("answered")).cast(OUTCOME),
-            why=pl.when(silent & ~unfitted).then(pl.lit(NOTHING_LEARNT)).otherwise("why"),
+            why=pl.when(unanswered & ~unfitted).then(pl.lit(NOTHING_LEARNT)).otherwise("why"),
             logit_present=None,
             logit_absent=None,
             mass=None,

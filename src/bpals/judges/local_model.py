@@ -30,18 +30,18 @@ VERSION = "1"
 SAID = "Whoever ran it says so."
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+# What transformers and timm raise at a model that they cannot load.
 UNLOADABLE = (ImportError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
-"""What transformers and timm raise at a model that they cannot load."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+# What of a folder could change an answer: configuration, weights, templates, tokenizers, code.
 ANSWERING = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "**/*.py")
-"""What of a folder could change an answer: configuration, weights, templates, tokenizers, code."""
 WANTED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py", "README.md")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 LARGEST_CONFIG_BYTES = 64 * 2**20
 NAMESPACE = "torchvision"
+# Operators that a torchvision built for another torch lacks, so that its import fails; declared here without code.
 OPERATORS = ("nms", "qnms")
-"""Operators that a torchvision built for another torch lacks, so that its import fails; declared here without code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class ModelFolder:
 def find_model(
     model: str, revision: str = "", *, allow_code_revision: str = "", cache: Path | None = None
 ) -> ModelFolder:
-    """Find a model in a folder, or on the hub under a pinned commit; a commit that is in the cache is not asked for."""
+    """Find a model in a folder, or on the hub under a pinned commit; a commit in the cache is not fetched again."""
     given = Path(model).expanduser()
     local = given.is_dir()
     path = given.resolve() if local else _fetch(model, revision, cache)
@@ -305,7 +305,7 @@ class Transformer:
 
 
 def load_transformer(origin: ModelFolder, options: HfOptions, *, auto: str) -> Transformer:
-    """Load a model by one of transformers' auto classes, ready to be asked."""
+    """Load a model by one of transformers' auto classes, ready to run."""
     torch, transformers = (import_package(name, origin.model) for name in ("torch", "transformers"))
     device = device_for(options.device, torch)
     dtype = "float32" if options.dtype == "auto" and device == "cpu" else options.dtype

@@ -25,16 +25,16 @@ from bpals.types import BadReply, Client, Film, JudgeCard, Question, R, ReadRepl
 
 VERSION = "1"
 SEED = 20171
+# What vLLM and OpenAI give at most; an answer word below the twentieth place has next to no probability.
 TOP_LOGPROBS = 20
-"""What vLLM and OpenAI give at most; an answer word below the twentieth place has next to no probability."""
+# Room for the answer word, its full stop and an end mark; a sentence is cut, and a cut reply is no answer.
 SAMPLE_TOKENS = 8
-"""Room for the answer word, its full stop and an end mark; a sentence is cut, and a cut reply is no answer."""
+# Room for the braces, and for a name and a number per question.
 JOINT_TOKENS = (64, 24)
-"""Room for the braces, and for a name and a number per question."""
+# Requests of that many images are kept ready: more than are open at once, and about 10 MB.
 FILMS_KEPT = 64
-"""Requests of that many images are kept ready: more than are open at once, and about 10 MB."""
+# The parts of every request: these cannot be passed as extra parameters.
 OURS = ("model", "messages", "stream", "n")
-"""The parts of every request: these cannot be passed as extra parameters."""
 
 Layout = Literal["single", "joint"]
 Method = Literal["auto", "token_ids", "top_k", "sampled"]
@@ -104,6 +104,11 @@ class OpenAIJudge:
         return sys.maxsize if self.layout == "joint" else 1
 
     @property
+    def sampled(self) -> bool:
+        """Whether a question is asked several times and the answers are counted."""
+        return self.layout == "single" and self.method == "sampled"
+
+    @property
     def card(self) -> JudgeCard:
         """The judge's card."""
         return JudgeCard(
@@ -122,7 +127,7 @@ class OpenAIJudge:
 
     def _settings(self) -> dict[str, object]:
         method: dict[str, object] = {} if self.layout == "joint" else {"method": self.method}
-        if self._sampled:
+        if self.sampled:
             method["samples"] = self.samples
         if self.method == "token_ids":
             method["token_ids"] = list(self.token_ids)
@@ -137,7 +142,7 @@ class OpenAIJudge:
         try:
             if self.layout == "joint":
                 return await self._ask_joint(film, questions, line)
-            ask = self._ask_sampled if self._sampled else self._ask_logprobs
+            ask = self._ask_sampled if self.sampled else self._ask_logprobs
             return [await ask(film, question, line) for question in questions]
         except RequestRefused as refusal:
             if film is not None:
@@ -186,10 +191,6 @@ class OpenAIJudge:
         reading = prompts.read_logprobs(choice.top, self.pack.answers, text=choice.text, exact=method == "token_ids")
         return _reply(reading, choice, method)
 
-    @property
-    def _sampled(self) -> bool:
-        return self.layout == "single" and self.method == "sampled"
-
     async def _post(
         self,
         film: Film | None,
@@ -236,7 +237,7 @@ class OpenAIJudge:
         """Give the parameters of every request."""
         if self.layout == "joint":
             ours: dict[str, object] = {"temperature": 0, "seed": SEED}
-        elif self._sampled:
+        elif self.sampled:
             ours = {"temperature": 1, "max_tokens": SAMPLE_TOKENS}
         else:
             ours = {"temperature": 0, "seed": SEED, "max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}

@@ -23,16 +23,16 @@ from bpals.findings import Vocabulary, fold
 from bpals.registry import ASKING, option
 from bpals.types import Notice, Outcome, Polarity, Question
 
+# Characters of a reply that are read at all: an answer of 32 numbers has about a thousand.
 LONGEST_TEXT = 65_536
-"""Characters of a reply that are read at all: an answer of 32 numbers has about a thousand."""
+# Log-probs below this are taken as this: servers write -9999 for `none`, and float32 resolves nothing there.
 LOWEST_LOGPROB = -30.0
-"""Log-probs below this are taken as this: servers write -9999 for `none`, and float32 resolves nothing there."""
+# No probability is above 1, but for rounding: a server whose log-probs are higher sends something else.
 MOST_LOGPROB = 0.01
-"""No probability is above 1, but for rounding: a server whose log-probs are higher sends something else."""
+# A stated probability of 0 or 1 has no logit: it is read as this sure, and no surer.
 SUREST = 0.999
-"""A stated probability of 0 or 1 has no logit: it is read as this sure, and no surer."""
+# How tokenizers write a leading blank: SentencePiece, byte-level BPE, its line break; and the hard blank.
 SPACE_MARKS = "\u2581\u0120\u010a\u00a0"
-"""How tokenizers write a leading blank: SentencePiece, byte-level BPE, its line break; and the hard blank."""
 WRAPPING = " \t\r\n*_`\"'.,!:;()[]{}" + SPACE_MARKS
 
 _FENCE = re.compile(r"```[A-Za-z]*[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
@@ -45,8 +45,8 @@ _REFUSAL = re.compile(
 )
 
 
+# Packs that come with bpals; a name without a version is the newest.
 SHIPPED: Mapping[str, str] = {"chest": "chest-1.toml", "chest@1": "chest-1.toml"}
-"""Packs that come with bpals; a name without a version is the newest."""
 TOP_KEYS = ("name", "version", "line", "reply", "joint", "answers", "templates", "findings", "topics")
 TEMPLATE_KEYS = ("polarity", "wording", "text", "reply", "probe")
 SUBJECT_KEYS = ("phrase", "definition", "aliases", "present", "absent")
@@ -211,7 +211,6 @@ def parse_pack(content: bytes, *, origin: str) -> Pack:
     version = document.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise top.wrong("version", f"is {version!r}; a whole number from 1 is wanted")
-    reply = top.text("reply")
     joint = _Part(origin, "joint", document.get("joint", {}), ("ask", "reply"))
     return Pack(
         name=top.text("name"),
@@ -219,7 +218,7 @@ def parse_pack(content: bytes, *, origin: str) -> Pack:
         line=top.text("line"),
         joint=(joint.text("ask"), joint.text("reply")),
         answers=_parse_answers(top),
-        templates=_parse_templates(top, reply),
+        templates=_parse_templates(top, top.text("reply")),
         findings=_parse_findings(top),
         topics=tuple(_parse_subject(part) for part in top.parts("topics", SUBJECT_KEYS)),
         sha256=hashlib.sha256(content).hexdigest(),
@@ -287,9 +286,9 @@ def _parse_templates(top: _Part, reply: str) -> tuple[Template, ...]:
     templates = tuple(_parse_template(part, reply) for part in parts)
     keys = [(template.polarity, template.wording) for template in templates]
     for polarity in POLARITIES:
-        asked = [template for template in templates if template.polarity == polarity and not template.probe]
-        if len(asked) != 1:
-            raise top.wrong("templates", f"has {len(asked)} of polarity {polarity!r} that are no probe; one is wanted")
+        plain = [template for template in templates if template.polarity == polarity and not template.probe]
+        if len(plain) != 1:
+            raise top.wrong("templates", f"has {len(plain)} of polarity {polarity!r} that are no probe; one is wanted")
     if doubled := next((key for key in keys if keys.count(key) > 1), None):
         raise top.wrong("templates", f"has {'/'.join(doubled)} twice; give each its own wording")
     return templates

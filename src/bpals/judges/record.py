@@ -30,21 +30,21 @@ Bools = npt.NDArray[np.bool_]
 Names = npt.NDArray[np.str_]
 Ints = npt.NDArray[np.int64]
 
+# How much less each further report of the patient weighs: one short memory, one long.
 DECAYS = (0.5, 0.85)
-"""How much less each further report of the patient weighs: one short memory, one long."""
+# The value of a mean over no report at all.
 NO_OTHER = -1.0
-"""The value of a mean over no report at all."""
 MOST_VIEWS = 6
 SMALLEST_BATCH = 32
+# Evidence is clipped this many standard deviations from its mean: a view that occurs twice must not drown the rest.
 FARTHEST = 8.0
-"""Evidence is clipped this many standard deviations from its mean: a view that occurs twice must not drown the rest."""
 VERSION = "1"
 DECIMALS = 6
+# 97.5 % point of Student's t for the spread of that many networks.
 STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-"""97.5 % point of Student's t for the spread of that many networks."""
 
+# Called with the share of the work that is done.
 Progress = Callable[[float], None]
-"""Called with the share of the work that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +265,12 @@ class _Order:
 
 def _history(states: Floats, images: pl.DataFrame, order: _Order) -> Floats:
     """Summarise the patient's other reports, before and after, near and far."""
-    films = _channels(states, images)
+    missing = np.isnan(states)
+    known = np.where(missing, 0.0, states)
+    nothing = (known.sum(axis=1, keepdims=True) == 0).astype(np.float32)
+    # What a report tells about the others: each finding, a missing label, no finding at all, the view.
+    parts = [known, missing[:, missing.any(axis=0)], nothing, _views(images)]
+    films = np.concatenate(parts, axis=1).astype(np.float32)
     count = np.bincount(order.report_of_film).astype(np.float32)
     channels = np.zeros((len(count), films.shape[1]), dtype=np.float32)
     np.add.at(channels, order.report_of_film, films)
@@ -277,15 +282,6 @@ def _history(states: Floats, images: pl.DataFrame, order: _Order) -> Floats:
         columns += [column[::-1] for column in later]
     columns += _all_others(channels, order)
     return np.concatenate(columns, axis=1)[order.report_of_film]
-
-
-def _channels(states: Floats, images: pl.DataFrame) -> Floats:
-    """List what a report tells about the others: each finding, a missing label, no finding at all, the view."""
-    missing = np.isnan(states)
-    known = np.where(missing, 0.0, states)
-    nothing = (known.sum(axis=1, keepdims=True) == 0).astype(np.float32)
-    columns = [known, missing[:, missing.any(axis=0)], nothing, _views(images)]
-    return np.concatenate(columns, axis=1).astype(np.float32)
 
 
 def _views(images: pl.DataFrame) -> Floats:

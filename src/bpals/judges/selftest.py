@@ -34,18 +34,18 @@ from bpals.types import ChatJudge, Client, Film, ImageJudge, Question, R, ReadRe
 SEED = 20171
 BITS = 255
 LOW_MASS = 0.9
+# Log-probs that differ by less are the same: no two different images give that to a model that sees them.
 SAME = 1e-6
-"""Log-probs that differ by less are the same: no two different images give that to a model that sees them."""
+# Nats by which a repeat may differ: a reused prefix alone moves a log-prob by about .06.
 UNSTEADY = 0.1
-"""Nats by which a repeat may differ: a reused prefix alone moves a log-prob by about .06."""
+# Nats by which two replies must differ so that a swap of the two is noticed.
 TELLING = 0.3
-"""Nats by which two replies must differ so that a swap of the two is noticed."""
+# Log-probs below this are too small to compare: their noise is large.
 LIKELY = -5.0
-"""Log-probs below this are too small to compare: their noise is large."""
+# Keys that only vLLM's replies have: it alone keeps images by uuid, and others answer the question with an error.
 OF_VLLM = ("prompt_logprobs", "kv_transfer_params")
-"""Keys that only vLLM's replies have: it alone keeps images by uuid, and others answer the question with an error."""
+# Nats. What batching and prefix caches were seen to move a logit by on one server; more is another judge.
 EXPECTED = 0.06
-"""Nats. What batching and prefix caches were seen to move a logit by on one server; more is another judge."""
 AT_ONCE = 6
 SIDE_PX = 512
 ROUNDS = 2
@@ -126,10 +126,6 @@ class _Trial:
         side_px = max(films[0].width_px, films[0].height_px) if films else SIDE_PX
         self.images = [film for _, film in control_images(side_px) if film] + list(films)
         self.films = list(films) or self.images[1:2]
-
-    @property
-    def sampled(self) -> bool:
-        return self.judge.layout == "single" and self.judge.method == "sampled"
 
     async def ask(
         self, film: Film | None, request: int = 0, *, judge: OpenAIJudge | None = None, client: _Recorder | None = None
@@ -265,7 +261,7 @@ async def _check_image(trial: _Trial) -> tuple[int | None, float, float | None]:
             f"Is this a model that takes images, served with its image part (llama.cpp: --mmproj)?"
         )
     repeat = max(one.distance(two) for one, two in repeats)
-    if trial.sampled:
+    if trial.judge.sampled:
         return image_tokens, _widest(seen), None
     if repeat > UNSTEADY:
         gave = f"log-probs that differ by {repeat:.2f}" if math.isfinite(repeat) else "an answer once and none again"
@@ -280,7 +276,7 @@ def _is_blind(trial: _Trial, seen: Sequence[Sequence[_Response]], repeat: float,
     that an image does not make longer.
     """
     between = _widest(seen, floor=-math.inf)
-    coarse = trial.sampled or trial.judge.layout == "joint"
+    coarse = trial.judge.sampled or trial.judge.layout == "joint"
     if not coarse and between <= SAME:
         return True
     alike = between <= max(SAME, repeat if image_tokens is None else 3 * repeat)
@@ -324,7 +320,7 @@ async def _decide_image_by(trial: _Trial, repeat: float | None) -> None:
     except RetriesExhausted:  # llama.cpp answers 500 to an image without bytes
         again, refused = sent, True
     lost = again.first.usage.prompt < sent.first.usage.prompt
-    lost |= not trial.sampled and sent.distance(again) > max(UNSTEADY, 3 * (repeat or 0.0))
+    lost |= not trial.judge.sampled and sent.distance(again) > max(UNSTEADY, 3 * (repeat or 0.0))
     if lost and wanted == "uuid":
         raise JudgeError(
             "the image does not arrive by its uuid: the endpoint takes the request and answers without the image. "
@@ -389,7 +385,7 @@ def _check_samples(trial: _Trial) -> None:
     """Check that samples differ at all: a server that ignores the temperature gives one answer many times."""
     times = trial.judge.samples
     texts = [f"{response.first.text}\n" for response in trial.responses]
-    if trial.sampled and times > 1 and all(text == text[: len(text) // times] * times for text in texts):
+    if trial.judge.sampled and times > 1 and all(text == text[: len(text) // times] * times for text in texts):
         why = "the model is sure, or the server does not sample (do_sample, top_k in its generation_config.json)"
         trial.warnings.append(f"all {times} samples of each of {len(texts)} questions are the same: {why}")
 

@@ -24,23 +24,19 @@ from bpals.registry import AskOptions, ImageOptions, JudgeKind
 from bpals.types import OUTCOME, Film, JudgeCard, Outcome, Question, Reply, answers_schema
 
 VERSION = "1"
+# A logit is rounded, so that two machines whose logarithms differ in the last bit give the same answers.
 DECIMALS = 6
-"""A logit is rounded, so that two machines whose logarithms differ in the last bit give the same answers."""
 WHY = "the stub was told to"
 
 PNG = b"\x89PNG\r\n\x1a\n"
+# The place of `failed` among the outcomes.
 FAILED = OUTCOME.categories.len() - 1
-"""The place of `failed` among the outcomes."""
 
 Words = npt.NDArray[np.uint64]
 
 
 class ToldToFail(Exception):
     """Raised for an image that the stub is set to fail on, as a judge whose model breaks down would raise."""
-
-    def __init__(self, film: str) -> None:
-        """Name the image."""
-        super().__init__(f"the film {film[:12]}: {WHY}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +88,7 @@ class StubJudge:
         subjects = list(dict.fromkeys(question.subject for question in questions))
         z, outcomes = self._draw([film.sha256], subjects)
         if FAILED in outcomes:
-            raise ToldToFail(film.sha256)
+            raise ToldToFail(f"the film {film.sha256[:12]}: {WHY}")
         drawn = dict(zip(subjects, zip(z[0].tolist(), outcomes[0].tolist(), strict=True), strict=True))
         return [self._reply(*drawn[question.subject], question) for question in questions]
 
@@ -170,8 +166,7 @@ def make(target: str = "", revision: str = "") -> StubJudge:
 
 def _words(names: Sequence[str], *, key: str) -> Words:
     """Hash names to 64 bits each; another key is another hash."""
-    seed = key.encode()
-    joined = b"".join(blake2b(name.encode(), digest_size=8, key=seed).digest() for name in names)
+    joined = b"".join(blake2b(name.encode(), digest_size=8, key=key.encode()).digest() for name in names)
     return np.frombuffer(joined, dtype="<u8").astype(np.uint64)
 
 

@@ -24,6 +24,7 @@ from bpals.store.tables import TableWords, open_table
 from bpals.text import several
 from bpals.types import OUTCOME, JudgeCard, Notice, Trained, answers_schema
 
+# What a card may say, and what each field means.
 FIELDS = {
     "name": "what it is called in the workspace",
     "model": "the model, as its makers call it",
@@ -33,17 +34,16 @@ FIELDS = {
     "held_out": "yes or no: were the patients it judges kept out of that training?",
     "evidence": "how you know",
 }
-"""What a card may say, and what each field means."""
 VERSION = "1"
+# What the column that names the images is called ...
 KEYS = ("image_id", "Image Index")
-"""What the column that names the images is called ..."""
+# ... or what it may be called: taken if there is one such column, with a notice.
 LIKELY_KEYS = ("image", "image name", "file name", "filename", "file", "path", "film")
-"""... or what it may be called: taken if there is one such column, with a notice."""
 JUDGES = ("judge", "model")
+# The column of the row's place in the file; no header can have this name.
 ROW = "\0row"
-"""The column of the row's place in the file; no header can have this name."""
+# Endings that a stem is without; an id with other dots, such as a DICOM UID, keeps them.
 SUFFIX = r"(?i)\.(png|jpe?g|dcm|dicom|tiff?|bmp|webp|gif|npy)$"
-"""Endings that a stem is without; an id with other dots, such as a DICOM UID, keeps them."""
 
 PAIR = ["image_id", "finding"]
 

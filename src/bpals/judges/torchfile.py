@@ -26,49 +26,36 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+# The first number of the older torch format, and its version: there is no other.
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001
-"""The first number of the older torch format, and its version: there is no other."""
+# Bytes of a safetensors header: the format's own limit.
 LARGEST_HEADER = 100_000_000
-"""Bytes of a safetensors header: the format's own limit."""
+# What to do about a file that is not whole.
 AGAIN = "Download it again, and compare its sha256 with the one that its makers publish"
-"""What to do about a file that is not whole."""
 
 Array = npt.NDArray[Any]
 
+# The upper half of a float; numpy has no such number.
 BFLOAT16 = "bfloat16"
-"""The upper half of a float; numpy has no such number."""
+# Torch's name for a kind of storage -> numpy's name for the numbers in it.
 STORAGES: Mapping[str, str] = {
     "BoolStorage": "?", "ByteStorage": "u1", "CharStorage": "i1", "ShortStorage": "<i2", "IntStorage": "<i4",
     "LongStorage": "<i8", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16, "FloatStorage": "<f4",
     "DoubleStorage": "<f8",
 }  # fmt: skip
-"""Torch's name for a kind of storage -> numpy's name for the numbers in it."""
+# The same for safetensors.
 NUMBERS: Mapping[str, str] = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
     "F16": "<f2", "BF16": BFLOAT16, "F32": "<f4", "F64": "<f8",
 }  # fmt: skip
-"""The same for safetensors."""
 
+# Names in checkpoints beside weights: classes of layers, and what people save with them. All become placeholders.
 HARMLESS = (
-    "torch.nn.",
-    "torch.optim.",
-    "torchvision.models.",
-    "torchxrayvision.",
-    "torch.autograd.variable.Variable",
-    "torch.bfloat16",
-    "torch.device",
-    "torch.float",
-    "torch.utils.hooks.",
-    "numpy.core.multiarray.scalar",
-    "numpy.core.multiarray._reconstruct",
-    "numpy._core.multiarray.scalar",
-    "numpy._core.multiarray._reconstruct",
-    "numpy.dtype",
-    "numpy.ndarray",
-    "_codecs.encode",
-    "argparse.Namespace",
-)
-"""Names in checkpoints beside weights: classes of layers, and what people save with them. All become placeholders."""
+    "torch.nn.", "torch.optim.", "torchvision.models.", "torchxrayvision.", "torch.utils.hooks.",
+    "torch.autograd.variable.Variable", "torch.bfloat16", "torch.device", "torch.float",
+    "numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct", "numpy._core.multiarray.scalar",
+    "numpy._core.multiarray._reconstruct", "numpy.dtype", "numpy.ndarray", "_codecs.encode", "argparse.Namespace",
+)  # fmt: skip
 
 
 class Unreadable(Exception):
@@ -285,6 +272,7 @@ def _tensor(storage: Any, start: Any, shape: Sequence[Any], strides: Sequence[An
 
 
 _NEW, _TENSOR, _PARAMETER = _Maker(lambda *_: Placeholder()), _Maker(_tensor), _Maker(lambda tensor, *_: tensor)
+# What a name in a pickle stands for.
 KNOWN: Mapping[str, Callable[..., Any]] = {
     "collections.OrderedDict": OrderedDict,
     "collections.defaultdict": _Maker(lambda *_: {}),
@@ -302,7 +290,6 @@ KNOWN: Mapping[str, Callable[..., Any]] = {
     "torch._utils._rebuild_parameter": _PARAMETER,
     "torch._utils._rebuild_parameter_with_state": _PARAMETER,
 }
-"""What a name in a pickle stands for."""
 
 
 class _Place(NamedTuple):

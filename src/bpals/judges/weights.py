@@ -31,20 +31,20 @@ from bpals.store.files import sync_folder
 
 HERE = ("127.0.0.1", "localhost", "::1")
 PIECE = 1 << 20
+# How long a server may send nothing.
 SILENT_S = 60.0
-"""How long a server may send nothing."""
+# Bytes of a file, at most; a DenseNet-121 has 28 million, a ResNet-50 100.
 LARGEST = 8 * 2**30
-"""Bytes of a file, at most; a DenseNet-121 has 28 million, a ResNet-50 100."""
+# The keys under which people save the weights beside an epoch and an optimiser.
 WRAPPED = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "weights")
-"""The keys under which people save the weights beside an epoch and an optimiser."""
+# How files begin that people name by mistake -> what they are and what to do.
 NOT_WEIGHTS: Mapping[bytes, str] = {
     b"\x89HDF": "HDF5, as Keras saves it. Convert it to ONNX and type onnx:FILE",
     b"<": f"a web page that was saved in the place of the file. {AGAIN}",
     b"version https://git-lfs": "a pointer to a file in Git LFS. Get the file itself with: git lfs pull",
 }
-"""How files begin that people name by mistake -> what they are and what to do."""
+# The level of onnxruntime's log at which it writes nothing: errors come as exceptions.
 QUIET = 4
-"""The level of onnxruntime's log at which it writes nothing: errors come as exceptions."""
 
 Array = npt.NDArray[Any]
 
@@ -241,8 +241,13 @@ class OnnxFile:
             raise MissingExtra.of("An ONNX file", "probe") from None
         self.engine = f"onnxruntime {runtime.__version__}"
         self._faults = _faults(runtime)
+        options = runtime.SessionOptions()
+        # One thread that does not spin while it waits: two spinning ones on busy cores were slower.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = QUIET
         try:
-            self._session = runtime.InferenceSession(content, _options(runtime), providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except self._faults as error:
             why = f"it is {what}" if (what := not_weights(content)) else _line(error)
             raise JudgeError(f"{self.path} is no ONNX file that onnxruntime can run: {why}") from None
@@ -260,16 +265,6 @@ class OnnxFile:
         except self._faults as error:
             raise JudgeError(f"{self.path} cannot be run on a film: {_line(error)}") from None
         return np.asarray(made, dtype=np.float32)
-
-
-def _options(runtime: Any) -> Any:
-    """Set one quiet thread that does not spin while it waits."""
-    options = runtime.SessionOptions()
-    # Two spinning threads on busy cores were slower than one.
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = QUIET
-    return options
 
 
 def _faults(runtime: Any) -> tuple[type[Exception], ...]:

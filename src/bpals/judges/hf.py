@@ -227,14 +227,14 @@ def find_answers(tokenizer: Any, words: AnswerWords, *, model: str) -> AnswerTok
     whole = bool(found["yes"] and found["no"])
     if not whole:
         # The first piece of a word stands for it where the word is no token; both sides must begin differently.
-        for side, spelled in (("yes", words.yes), ("no", words.no)):
-            found[side] = list(set(found[side] or _begin(tokenizer, spelled)))
+        for name, spelled in (("yes", words.yes), ("no", words.no)):
+            found[name] = list(set(found[name] or _begin(tokenizer, spelled)))
         if set(found["yes"]) & set(found["no"]) or not (found["yes"] and found["no"]):
             raise JudgeError(
                 f"hf:{model}: its tokenizer writes {words.yes[0]!r} and {words.no[0]!r} with the same first token, so "
                 f"one token cannot tell them apart. Name other [answers] in a prompt pack of your own"
             )
-    yes, no, abstain = (tuple(sorted(found[side])) for side in SIDES)
+    yes, no, abstain = (tuple(sorted(found[name])) for name in SIDES)
     return AnswerTokens(yes=yes, no=no, abstain=abstain, read_by="whole word" if whole else "first piece")
 
 

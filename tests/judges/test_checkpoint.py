@@ -596,8 +596,8 @@ def test_labels_are_matched_to_the_dataset_by_its_own_words():
 
 def test_what_a_whole_module_calls_its_outputs_comes_first():
     """TorchXRayVision keeps the names in the model."""
-    said = {"pathologies": ["", *XRV_LABELS[1:]]}
-    assert find_recipe("xrv", "w.pt", said=said).labels == ("", *XRV_LABELS[1:])
+    attributes = {"pathologies": ["", *XRV_LABELS[1:]]}
+    assert find_recipe("xrv", "w.pt", attributes=attributes).labels == ("", *XRV_LABELS[1:])
 
 
 def own(folder, text):

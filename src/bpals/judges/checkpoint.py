@@ -74,6 +74,8 @@ class Network(NamedTuple):
     """What runs it, with its version."""
     run: Callable[[Floats], Floats]
     """Gives one row of numbers per image of `[n, channels, side, side]`."""
+    module: Any = None
+    """The network in torch, where it is one: examples/checkpoint_to_onnx.py writes it out."""
 
 
 class CheckpointJudge:
@@ -455,7 +457,7 @@ def open_network(weights: Weights, architecture: str, *, channels: int, outputs:
         return np.asarray(outputs.cpu().numpy(), dtype=np.float32)
 
     engine = f"torch {torch.__version__} / torchvision {import_torchvision().__version__}"
-    return Network(engine=engine, run=run)
+    return Network(engine=engine, run=run, module=module)
 
 
 def _matched_weights(

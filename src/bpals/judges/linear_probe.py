@@ -231,9 +231,8 @@ class _Group:
             # How common a finding is elsewhere is no evidence about an image: where few have it here, more do there.
             return np.full((3, int(here.sum())), np.nan)
         middle = slope * self._scores[0, here, finding].astype(np.float64) + offset
-        others = self._others(fold)
-        apart = np.stack([self._scores[1 + self._labels.folds + other, here, finding] for other in others])
-        count = len(others)
+        apart = np.stack([self._scores[1 + self._labels.folds + other, here, finding] for other in self._others(fold)])
+        count = len(apart)
         # The jackknife: how far the answer moves when one fold of the others is left out.
         error = slope * np.sqrt((count - 1) / count * ((apart - apart.mean(axis=0)) ** 2).sum(axis=0))
         reach = STUDENT_T.get(count, 1.96) * error

@@ -46,9 +46,8 @@ LIKELY = -5.0
 OF_VLLM = ("prompt_logprobs", "kv_transfer_params")
 # Nats. What batching and prefix caches were seen to move a logit by on one server; more is another judge.
 EXPECTED = 0.06
-AT_ONCE = 6
 SIDE_PX = 512
-ROUNDS = 2
+AT_ONCE, ROUNDS = 6, 2
 
 OpenLine = Callable[[], Client]
 

@@ -33,7 +33,7 @@ KEPT = (
 def export(kind, file, out):
     """Read the weights without running anything in them, and write what torch makes of them."""
     weights = read_weights(file)
-    recipe = find_recipe(kind, file.name, said=weights.said)
+    recipe = find_recipe(kind, file.name, attributes=weights.attributes)
     shape = {"channels": recipe.channels, "outputs": len(recipe.labels)}
     network = open_network(weights, recipe.architecture, device="cpu", **shape)
     film = torch.zeros(1, recipe.channels, recipe.side_px, recipe.side_px)

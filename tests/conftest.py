@@ -33,11 +33,11 @@ CACHE = ROOT / ".cache"
 WHEEL = "torchxrayvision-1.5.7-py3-none-any.whl"
 WHEEL_SHA256 = "95f6c3475661f3515d4258deb0855bd5d1b1a56e0b65384251d3dd3fa61fac41"
 LONGEST = (
-    "test_audit.py", "test_ray.py", "test_byo_vlm.py", "test_audit_calibrated.py", "test_judge_llamacpp.py",
+    "test_audit.py", "test_ray.py", "test_byo_vlm.py", "test_audit_calibrated.py", "test_openai_llamacpp.py",
     "test_docs.py", "test_readme.py", "test_connection.py", "test_looks.py", "test_kills.py", "test_reading.py",
-    "test_stacker_safety.py", "test_past.py", "test_llamacpp.py", "test_audit_tables.py", "test_checkpoint.py",
-    "test_pool.py", "test_readers_beside_a_judge.py", "test_judge.py", "test_runner_kills.py", "test_reviewserve.py",
-    "test_relearn.py", "test_record.py", "test_hf.py", "test_probing.py",
+    "test_stacker_safety.py", "test_past.py", "test_audit_tables.py", "test_checkpoint.py",
+    "test_pool.py", "test_readers_beside_a_judge.py", "test_judge.py", "test_runner_kills.py", "test_review_serve.py",
+    "test_relearn.py", "test_record.py", "test_hf.py", "test_probe.py",
 )  # fmt: skip
 """Names of the files that take longest, the longest first."""
 EXPERT = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()

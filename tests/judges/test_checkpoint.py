@@ -1,4 +1,4 @@
-"""Checkpoints as judges: what each says is what its own network says, of made-up films and of NIH's originals."""
+"""Checkpoints as judges: recipes, framing, networks, and that each answers what its own network answers."""
 
 import functools
 import hashlib
@@ -10,12 +10,14 @@ import runpy
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
+from PIL import Image
 from safetensors.torch import save_file
 
 import shape
@@ -23,8 +25,9 @@ from bpals.cli.main import obey
 from bpals.errors import JudgeError, UnknownName, UsageError
 from bpals.findings import NIH, Vocabulary
 from bpals.images.prepare import Preparation, prepare
-from bpals.judges.checkpoint import CheckpointOptions, as_logits, find_recipe, open_checkpoint, show
-from bpals.judges.local_model import picture
+from bpals.judges.checkpoint import CheckpointOptions, as_logits, find_recipe, open_checkpoint, open_network, show
+from bpals.judges.local_model import import_torchvision, picture
+from bpals.judges.weights import Weights
 from bpals.registry import find, parse_spec
 from bpals.testing import check_image_judge, tiny_film
 from bpals.types import ImageJudge
@@ -491,3 +494,354 @@ def test_the_kinds_are_listed_and_strange_options_refused(capsys, files, tmp_pat
     assert all(f"{kind}:FILE[@SHA256]" in listed for kind in (*KINDS, "onnx"))
     assert obey(["judge", "run", f"xrv:{files['xrv']}", "--pack", "chest"]) == 2
     assert mentions(capsys.readouterr().err, "--pack", "xrv")
+
+
+XRV_LABELS = (
+    "Atelectasis", "Consolidation", "Infiltration", "Pneumothorax", "Edema", "Emphysema", "Fibrosis", "Effusion",
+    "Pneumonia", "Pleural_Thickening", "Cardiomegaly", "Nodule", "Mass", "Hernia", "Lung Lesion", "Fracture",
+    "Lung Opacity", "Enlarged Cardiomediastinum",
+)  # fmt: skip
+PUBLISHED = {
+    "nih-pc-chex-mimic_ch-google-openi-kaggle-densenet121-d121-tw-lr001-rot45-tr15-sc15-seed0-best.pt": "xrv-all",
+    "nih-densenet121-d121-tw-lr001-rot45-tr15-sc15-seed0-best.pt": "xrv-nih",
+    "pc-densenet121-d121-tw-lr001-rot45-tr15-sc15-seed0-best.pt": "xrv-pc",
+    "chex-densenet121-d121-tw-lr001-rot45-tr15-sc15-seed0-best.pt": "xrv-chex",
+    "kaggle-densenet121-d121-tw-lr001-rot45-tr15-sc15-seed0-best.pt": "xrv-rsna",
+    "mimic_nb-densenet121-d121-tw-lr001-rot45-tr15-sc15-seed0-best.pt": "xrv-mimic_nb",
+    "mimic_ch-densenet121-d121-tw-lr001-rot45-tr15-sc15-seed0-best.pt": "xrv-mimic_ch",
+    "pc-nih-rsna-siim-vin-resnet50-test512-e400-state.pt": "xrv-resnet50-all",
+    "densenet121-res224-all.pt": "xrv-all",
+    "densenet121-res224-nih.safetensors": "xrv-nih",
+    "resnet50-res512-all.pt": "xrv-resnet50-all",
+    "weights.pt": "xrv",
+    "pc-chex.pt": "xrv",
+}
+
+
+def test_the_recipe_of_xrv_by_value():
+    """One channel from -1024 to 1024, the middle square at 224 px, 18 targets, the raw sigmoid."""
+    recipe = find_recipe("xrv", "weights.pt")
+    assert recipe.labels == XRV_LABELS
+    assert (recipe.architecture, recipe.channels, recipe.output) == ("densenet121", 1, "sigmoid")
+    assert [(grey - recipe.mean[0]) / recipe.std[0] for grey in (0, 0.5, 1)] == [-1024, 0, 1024]
+    assert (recipe.framing, recipe.side_px) == ("crop, resize", 224)
+    assert recipe.trained_on_target == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "resize_px", "trained"),
+    [
+        ("chexnet", "densenet121", 256, "yes"),
+        ("densenet121", "densenet121", 224, "unknown"),
+        ("resnet50", "resnet50", 224, "unknown"),
+    ],
+)
+def test_the_other_recipes_by_value(kind, architecture, resize_px, trained):
+    """Three channels scaled as ImageNet's, the middle 224 px, NIH's 14 findings in NIH's order."""
+    recipe = find_recipe(kind, "model.pth.tar")
+    assert recipe.labels == NIH.findings
+    assert (recipe.architecture, recipe.channels, recipe.output) == (architecture, 3, "sigmoid")
+    assert recipe.mean == (0.485, 0.456, 0.406)
+    assert recipe.std == (0.229, 0.224, 0.225)
+    assert (recipe.framing, recipe.resize_px, recipe.side_px) == ("resize, crop", resize_px, 224)
+    assert recipe.trained_on_target == trained
+    assert recipe.evidence
+
+
+@pytest.mark.parametrize(("file", "name"), PUBLISHED.items())
+def test_published_weights_are_known_by_the_words_of_their_names(file, name):
+    """Trained on NIH's labels exactly where the name says nih or all; nothing is read into another name."""
+    recipe = find_recipe("xrv", file)
+    assert recipe.name == name
+    assert recipe.trained_on_target == ("yes" if name in {"xrv-all", "xrv-nih", "xrv-resnet50-all"} else "unknown")
+    assert ("NIH" in recipe.evidence) == (name in {"xrv-all", "xrv-nih", "xrv-resnet50-all", "xrv-rsna"})
+
+
+def test_the_page_about_scale_says_what_the_cards_say():
+    """Each of the published weights stands in one row of the table, with the word that its card has."""
+    page = (shape.ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    table = page.partition("|judge|trained on|`trained_on_target` for NIH|")[2].partition("\n\n")[0]
+    for file, name in PUBLISHED.items():
+        recipe, weights = find_recipe("xrv", file), name.removeprefix("xrv-")
+        cells = [row.strip("|").split("|") for row in table.splitlines()]
+        rows = [row for row in cells if f"`{weights}`" in row[0]]
+        if weights != "xrv":
+            assert [row[2].split()[0] for row in rows] == [recipe.trained_on_target], name
+
+
+def test_a_name_that_says_nih_among_others_is_believed():
+    """Weights of one's own that were trained on NIH and PadChest are not independent of NIH's labels either."""
+    recipe = find_recipe("xrv", "nih-pc-mine.pt")
+    assert (recipe.name, recipe.trained_on_target) == ("xrv", "yes")
+    assert mentions(recipe.evidence, "nih-pc-mine.pt")
+
+
+def test_an_output_that_was_never_trained_has_no_label():
+    """CheXpert has no hernia: whatever that output gives is no evidence."""
+    recipe = find_recipe("xrv", "weights.pt", "chex")
+    assert (recipe.name, len(recipe.labels)) == ("xrv-chex", 18)
+    assert recipe.labels[XRV_LABELS.index("Hernia")] == ""
+    meant = recipe.outputs(NIH)
+    assert sorted(meant) == ["Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Pneumonia",
+                             "Pneumothorax"]  # fmt: skip
+    assert find_recipe("xrv", "x.pt", "resnet50-all").side_px == 512
+
+
+def test_labels_are_matched_to_the_dataset_by_its_own_words():
+    """Fracture is no finding of NIH's and is left out; another dataset says Pleural effusion for Effusion."""
+    assert list(find_recipe("xrv", "w.pt").outputs(NIH)) == [label for label in XRV_LABELS if label in NIH.findings]
+    other = Vocabulary(name="other", findings=("Pleural effusion", "lung opacity", "Pacemaker"))
+    assert find_recipe("xrv", "w.pt").outputs(other) == {"Pleural effusion": "Effusion", "lung opacity": "Lung Opacity"}
+
+
+def test_what_a_whole_module_calls_its_outputs_comes_first():
+    """TorchXRayVision keeps the names in the model."""
+    attributes = {"pathologies": ["", *XRV_LABELS[1:]]}
+    assert find_recipe("xrv", "w.pt", attributes=attributes).labels == ("", *XRV_LABELS[1:])
+
+
+def own(folder, text):
+    """A recipe of the user's."""
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_of_your_own_overrides_what_it_names(tmp_path):
+    """The rest stays as the kind has it."""
+    text = 'labels = ["Effusion", ""]\noutput = "softmax"\nframing = "stretch"\nside_px = 320\n'
+    recipe = find_recipe("resnet50", "w.pt", own(tmp_path, text))
+    assert (recipe.name, recipe.labels, recipe.output) == ("w", ("Effusion", ""), "softmax")
+    assert find_recipe("resnet50", "w.pt", own(tmp_path, f'name = "lungs"\n{text}')).name == "lungs"
+    assert (recipe.framing, recipe.side_px, recipe.mean) == ("stretch", 320, (0.485, 0.456, 0.406))
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "why"),
+    [
+        ("labels = [", UsageError, "is no TOML"),
+        ('label = ["Effusion"]', UnknownName, "no key of a recipe is called 'label'. Did you mean 'labels'"),
+        ('labels = "Effusion"', UsageError, "labels = 'Effusion' cannot be"),
+        ("labels = [1]", UsageError, "labels are texts"),
+        ("channels = true", UsageError, "channels = True cannot be"),
+        ("channels = 2", UsageError, "2 channels need"),
+        ("mean = [0.5]", UsageError, "3 channels need"),
+        ("std = [0.1, 0.1, 0]", UsageError, "no std is 0"),
+        ('mean = ["a", "b", "c"]', UsageError, "are numbers"),
+        ("side_px = 8", UsageError, "side_px is 32 to 2048"),
+        ("side_px = 512", UsageError, "resize_px is not less"),
+        ('output = "logit"', UnknownName, "no output is called 'logit'"),
+        ('framing = "squash"', UnknownName, "no framing is called"),
+        ('trained_on_target = "maybe"\nevidence = "?"', UnknownName, "no trained_on_target is called"),
+        ('trained_on_target = "no"', JudgeError, "not how you know"),
+    ],
+)
+def test_a_recipe_with_a_mistake_is_refused_by_the_key(tmp_path, text, error, why):
+    """In one line that names the file or what is known."""
+    with pytest.raises(error, match=why):
+        find_recipe("chexnet", "w.pt", own(tmp_path, text))
+
+
+def test_a_recipe_that_nobody_knows_is_answered_with_the_nearest():
+    """A word without a suffix is meant as a name."""
+    with pytest.raises(UnknownName, match=r"recipe .*'nhi'.*'nih'"):
+        find_recipe("xrv", "w.pt", "nhi")
+
+
+def test_two_labels_of_one_finding_are_refused(tmp_path):
+    """Which of them is meant cannot be guessed."""
+    recipe = find_recipe("resnet50", "w.pt", own(tmp_path, 'labels = ["Effusion", "Pleural effusion"]'))
+    with pytest.raises(UsageError, match="'Effusion' and 'Pleural effusion'"):
+        recipe.outputs(NIH)
+
+
+def test_an_onnx_file_needs_a_recipe(tmp_path):
+    """Nothing in it says what its outputs mean."""
+    with pytest.raises(UsageError, match="outputs mean"):
+        find_recipe("onnx", "w.onnx")
+    with pytest.raises(UsageError, match="cannot be read"):
+        find_recipe("onnx", "w.onnx", tmp_path / "none.toml")
+
+
+SIZES = [(300, 300), (512, 421), (401, 512), (256, 256), (100, 64)]
+
+
+def image(width, height):
+    """A grey image of noise on a slope."""
+    dice = np.random.default_rng(width * 1000 + height)
+    slope = np.linspace(0, 200, width)[None] + np.linspace(0, 55, height)[:, None]
+    return Image.fromarray(np.clip(slope + dice.normal(0, 20, (height, width)), 0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["chexnet", "densenet121", "resnet50"])
+def test_what_torchvision_does_is_done(kind, size):
+    """Resize, CenterCrop, ToTensor, Normalize on three equal channels, to a millionth."""
+    recipe, transforms = find_recipe(kind, "w.pt"), import_torchvision().transforms
+    steps = transforms.Compose(
+        [
+            transforms.Resize(256 if kind == "chexnet" else 224),
+            transforms.CenterCrop(224),
+            transforms.ToTensor(),
+            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
+    wanted = steps(image(*size).convert("RGB")).numpy()
+    shown = show(image(*size), recipe)
+    assert (shown.shape, shown.dtype) == ((3, 224, 224), np.float32)
+    assert np.abs(shown - wanted).max() < 1e-6
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_xrv_sees_the_middle_square_from_minus_to_plus_1024(size):
+    """Its own centre crop and its own scale, and then the resize."""
+    width, height = size
+    square = min(size)
+    grey = np.asarray(image(*size), dtype=np.float32)
+    top, left = height // 2 - square // 2, width // 2 - square // 2
+    scaled = (2 * grey[top : top + square, left : left + square] / 255 - 1) * 1024
+    wanted = np.asarray(Image.fromarray(scaled).resize((224, 224), Image.Resampling.BILINEAR))
+    shown = show(image(*size), find_recipe("xrv", "w.pt"))
+    assert shown.shape == (1, 224, 224)
+    assert np.abs(shown[0] - wanted).max() < 1e-3
+
+
+def test_black_and_white_by_value():
+    """The ends of the scale: -1024 and 1024; and ImageNet's for three channels."""
+    black, white = Image.new("L", (64, 64), 0), Image.new("L", (64, 64), 255)
+    xrv, chexnet = find_recipe("xrv", "w.pt"), find_recipe("chexnet", "w.pt")
+    assert np.unique(show(black, xrv)).tolist() == [-1024]
+    assert np.unique(show(white, xrv)).tolist() == [1024]
+    assert show(black, chexnet)[:, 0, 0] == pytest.approx([-2.117904, -2.035714, -1.804444], abs=1e-6)
+    assert show(white, chexnet)[:, 0, 0] == pytest.approx([2.248908, 2.428571, 2.640000], abs=1e-6)
+
+
+def test_a_film_may_be_stretched(tmp_path):
+    """Where its recipe says so, nothing is cut off."""
+    (tmp_path / "r.toml").write_text('framing = "stretch"\nside_px = 64\n')
+    recipe = find_recipe("densenet121", "w.pt", tmp_path / "r.toml")
+    wide = Image.new("L", (300, 100), 0)
+    wide.paste(255, (0, 0, 30, 100))
+    shown = show(wide, recipe)[0]
+    assert shown.shape == (64, 64)
+    assert shown[32, 0] > 2 > shown[32, 63]
+
+
+SHOWN = np.random.default_rng(0).normal(size=(1, 3, 64, 64)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def densenet():
+    """A DenseNet-121 with random weights, and what it says."""
+    module = network("densenet121", seed=1)
+    return numbers(module), said(module)
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    """A ResNet-50 with random weights, and what it says."""
+    module = network("resnet50", seed=2)
+    return numbers(module), said(module)
+
+
+def said(module):
+    """What torch itself says of a film."""
+    with torch.inference_mode():
+        return module(torch.from_numpy(SHOWN)).numpy()
+
+
+def opened(arrays, architecture="densenet121", *, channels=3, outputs=14):
+    """The network of some weights."""
+    weights = Weights(path=Path("w.pt"), sha256="", form="", arrays=arrays)
+    return open_network(weights, architecture, channels=channels, outputs=outputs, device="cpu")
+
+
+def under(prefix, arrays):
+    """The same weights under a wrapper's name."""
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+RENAMED = {
+    "as torchvision has them": lambda arrays: arrays,
+    "DataParallel": lambda arrays: under("module.", arrays),
+    "compiled": lambda arrays: under("_orig_mod.module.", arrays),
+    "CheXNet of 2017": as_2017,
+    "beside a loss": lambda arrays: under("net.", arrays) | {"loss.pos_weight": np.ones(14)},
+    "with operating points": lambda arrays: arrays | {"op_threshs": np.ones(14)},
+    "without counters": lambda arrays: {k: v for k, v in arrays.items() if not k.endswith("num_batches_tracked")},
+    "in doubles": lambda arrays: {name: array.astype(np.float64) for name, array in arrays.items()},
+}
+
+
+@pytest.mark.parametrize("rename", RENAMED.values(), ids=RENAMED)
+def test_a_densenet_is_the_same_under_every_name(densenet, rename):
+    """It says what torch's own network says, to the last bit."""
+    arrays, wanted = densenet
+    # Not to the last bit: some processors add up in another order from one call to the next.
+    assert opened(rename(arrays)).run(SHOWN) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("head", ["fc.", "fc.0.", "fc.1."])
+def test_a_resnet_too_with_its_head_in_a_sequence(resnet, head):
+    """A Dropout before the last layer or a Sigmoid after it has no weights."""
+    arrays, wanted = resnet
+    renamed = {name.replace("fc.", head): array for name, array in arrays.items()}
+    assert opened(under("module.", renamed), "resnet50").run(SHOWN) == pytest.approx(wanted, abs=1e-5)
+
+
+def without(arrays, name):
+    """All weights but one."""
+    return {each: array for each, array in arrays.items() if each != name}
+
+
+MISFITS = {
+    "missing": (
+        lambda arrays: without(arrays, "features.norm5.weight"),
+        r"features\.norm5\.weight \(1024,\) is missing; it is no whole densenet121",
+    ),
+    "missing head": (
+        lambda arrays: without(arrays, "classifier.bias"),
+        r"classifier\.bias \(14,\) is missing",
+    ),
+    "outputs": (
+        lambda arrays: arrays | {"classifier.weight": np.zeros((5, 1024)), "classifier.bias": np.zeros(5)},
+        r"has the shape \(5, 1024\): 5 outputs, where 14 labels are named. .*--recipe",
+    ),
+    "channels": (
+        lambda arrays: arrays | {"features.conv0.weight": np.zeros((64, 1, 7, 7))},
+        r"features\.conv0\.weight has the shape \(64, 1, 7, 7\), and \(64, 3, 7, 7\) is wanted",
+    ),
+    "a layer more": (
+        lambda arrays: arrays | {"features.norm6.weight": np.zeros(3)},
+        r"features\.norm6\.weight \(3,\) has no place in a densenet121",
+    ),
+    "a head of two layers": (
+        lambda arrays: (
+            without(arrays, "classifier.weight")
+            | {"classifier.0.weight": np.zeros((9, 1024)), "classifier.2.weight": np.zeros((14, 9))}
+        ),
+        r"classifier\.weight \(14, 1024\) is missing",
+    ),
+    "no numbers": (
+        lambda arrays: arrays | {"classifier.bias": np.full(14, np.nan)},
+        r"classifier\.bias holds values that are no numbers",
+    ),
+    "twice": (
+        lambda arrays: under("model.", arrays) | under("ema.", arrays),
+        r"holds the network twice, under 'model\.' and 'ema\.'",
+    ),
+    "nothing": (lambda _: {}, r"holds no densenet121: .* is missing\. Its names: none"),
+}
+
+
+@pytest.mark.parametrize(("change", "why"), MISFITS.values(), ids=MISFITS)
+def test_weights_that_do_not_fit_are_refused_by_name_and_shape(densenet, change, why):
+    """Nothing is ever filled up with chance."""
+    with pytest.raises(JudgeError, match=why):
+        opened(change(densenet[0]))
+
+
+def test_the_other_network_is_named_where_it_is_that(resnet):
+    """A ResNet under densenet121: is answered with what to type."""
+    with pytest.raises(JudgeError, match=r"no densenet121.*resnet50:FILE"):
+        opened(resnet[0])

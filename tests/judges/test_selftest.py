@@ -1,19 +1,26 @@
-"""The self-test: three faults stop a run, each with its own words; everything else is a warning on the card."""
+"""The self-test: three faults stop a run, the rest are warnings; the controls, and how far answers drift."""
 
 import asyncio
 import dataclasses
+import io
 import json
 
+import numpy as np
+import polars as pl
 import pytest
+from PIL import Image
 
 from bpals.errors import JudgeError
 from bpals.findings import NIH
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.prompts import joint_label
 from bpals.judges.runner.dispatch import open_clients
+from bpals.judges.runner.messages import Plan
 from bpals.judges.runner.transport import Endpoint
-from bpals.judges.selftest import selftest
+from bpals.judges.selftest import EXPECTED, ask_again, control_images, measure, offsets, selftest
+from bpals.judges.stub import StubJudge
 from bpals.testing import tiny_film
+from bpals.types import Reply
 from world import chat_server
 from world.chat_server import FaultyServer, answer
 from world.words import mentions
@@ -391,3 +398,113 @@ def test_a_dead_server_is_said_to_be_dead(server):
     server.otherwise = chat_server.status(401)
     with pytest.raises(JudgeError, match="401"):
         run_selftest(server)
+
+
+def pixels(film):
+    """The pixels of a film."""
+    return np.asarray(Image.open(io.BytesIO(film.png)))
+
+
+def replies(*rows):
+    """A table of replies to controls."""
+    return pl.DataFrame(rows, schema=["control", "subject", "polarity", "logit"], orient="row")
+
+
+def test_there_are_four_controls_in_the_size_of_the_films():
+    """No film, black, a mean chest, noise; all grey and of the prepared size."""
+    made = dict(control_images(64))
+    assert list(made) == ["none", "black", "mean", "noise"]
+    assert made["none"] is None
+    for film in (made["black"], made["mean"], made["noise"]):
+        assert (film.width_px, film.height_px) == (64, 64)
+        assert pixels(film).shape == (64, 64)
+        assert pixels(film).dtype == np.uint8
+    assert len({film.sha256 for film in made.values() if film}) == 3
+
+
+def test_the_controls_are_the_same_every_time_and_differ_by_size():
+    """A control that was asked once is known by its hash and never asked again."""
+    assert control_images(32) == control_images(32)
+    assert {film.sha256 for _, film in control_images(32) if film}.isdisjoint(
+        film.sha256 for _, film in control_images(33) if film
+    )
+
+
+def test_each_control_is_what_its_name_says():
+    """Black is black, noise has no neighbourhood, the mean chest is smooth with dark lungs beside a bright middle."""
+    made = {name: pixels(film).astype(float) for name, film in control_images(128) if film}
+    assert made["black"].max() == 0
+    assert np.abs(np.diff(made["noise"], axis=1)).mean() > 60
+    chest = made["mean"]
+    assert np.abs(np.diff(chest, axis=1)).max() < 12
+    assert chest[58, 38] < chest[70, 66] - 60
+    assert chest[58, 90] < chest[70, 66] - 60
+
+
+def test_an_offset_is_the_mean_over_the_controls_that_answered():
+    """A refusal or a judge that takes no text alone leaves its place empty, and is no zero."""
+    said = replies(
+        ("none", "Mass", "present", None), ("none", "Mass", "absent", 1.0),
+        ("black", "Mass", "present", 2.0), ("black", "Mass", "absent", 3.0),
+        ("noise", "Mass", "present", 4.0), ("noise", "Mass", "absent", None),
+        ("none", "devices", "present", None), ("none", "devices", "absent", None),
+    )  # fmt: skip
+    assert offsets(said) == {"Mass": [3.0, 2.0], "devices": [None, None]}
+
+
+def test_a_judge_asked_in_one_polarity_has_one_offset():
+    """What was not asked has no offset."""
+    assert offsets(replies(("black", "Mass", "present", 2.0))) == {"Mass": [2.0, None]}
+
+
+def test_no_replies_give_no_offsets():
+    """An empty table is no error."""
+    nothing = replies().cast({"logit": pl.Float64})
+    assert offsets(nothing) == {}
+
+
+def answered(logit):
+    """An answer."""
+    return Reply(outcome="answered", logit=logit)
+
+
+def test_the_distance_is_in_nats():
+    """Mean, largest, and how many moved further than a steady server's."""
+    before = [("answered", 1.0), ("answered", -2.0), ("answered", 0.5)]
+    drift = measure(before, [answered(1.0), answered(-1.7), answered(0.5 + EXPECTED / 2)])
+    assert drift.compared == 3
+    assert drift.mean == pytest.approx((0.3 + EXPECTED / 2) / 3)
+    assert drift.largest == pytest.approx(0.3)
+    assert drift.beyond == 1
+    assert "0.3000 at most" in drift.sentence
+
+
+def test_another_outcome_is_counted_and_not_compared():
+    """What was answered once and refused now has no distance."""
+    drift = measure([("answered", 1.0), ("refused", None)], [Reply(outcome="refused"), answered(0.0)])
+    assert (drift.questions, drift.other_outcome, drift.compared, drift.mean) == (2, 2, 0, None)
+    assert "none answered both times" in drift.sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"), [(1, "drift: 1 question asked again; "), (2, "drift: 2 questions asked again; ")]
+)
+def test_one_question_is_no_plural(asked, words):
+    """`--verify 1` asks one again; one with another outcome has it."""
+    drift = measure([("answered", 1.0)] * asked, [answered(1.0)] * asked)
+    assert drift.sentence.startswith(words)
+    assert drift.sentence.endswith("; 0 have another outcome")
+    one = measure([("answered", 1.0)] * 2, [answered(1.0), Reply(outcome="refused")])
+    assert one.sentence.endswith("; 1 has another outcome")
+
+
+def test_a_steady_judge_does_not_drift():
+    """The same film asked again gives the same replies, for each film by its name."""
+    judge = StubJudge(seed=3)
+    films = {"a": tiny_film(seed=1), "b": tiny_film(seed=2)}
+    plan = Plan(judge_id=1, questions=tuple(judge.questions(NIH)), todo=2)
+    first, again = ask_again(judge, films, plan), ask_again(judge, films, plan)
+    assert list(again) == ["a", "b"]
+    before = [(reply.outcome, reply.logit) for reply in first["a"]]
+    assert measure(before, again["a"]).largest == 0
+    assert measure(before, again["b"]).beyond > 0

@@ -1,10 +1,12 @@
-"""What torch saved is read as torch reads it, and nothing in it is run, however it is called or wrapped."""
+"""Torch and safetensors files are read as their own packages read them, and nothing in them is run."""
 
 import argparse
 import io
+import json
 import os
 import pickle
 import random
+import struct
 import subprocess
 import sys
 import zipfile
@@ -12,6 +14,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import shape
 from bpals.errors import JudgeError
@@ -140,10 +143,10 @@ def of_opcodes(thing, *storages):
     return head + b"\x80\x02" + opcodes(thing) + b"." + keys + b"".join(content for _, content in storages)
 
 
-def test_a_layer_is_a_husk_that_does_nothing():
+def test_a_layer_is_a_placeholder_that_does_nothing():
     """The class of a layer is never looked up: calling it, building it and changing it only keeps data."""
     whole = read_torch(of_opcodes(Call(Global("torch.nn.modules.linear", "Linear"), ("a", 2)))).whole
-    assert (type(whole).__name__, whole.given, whole.held) == ("Husk", ("a", 2), {})
+    assert (type(whole).__name__, whole.arguments, whole.attributes) == ("Placeholder", ("a", 2), {})
 
 
 def test_a_pickle_cannot_change_what_it_calls():
@@ -257,3 +260,74 @@ def test_a_zip_that_torch_did_not_write_so_is_refused(tmp_path, change, why):
     path.write_bytes(rezipped(path, change))
     with pytest.raises(JudgeError, match=why):
         read_weights(path)
+
+
+def written(path, header, body=b"", length=None):
+    """A file by hand."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + body)
+    return path
+
+
+def tensor(start, end, shape=(2,), kind="F32"):
+    """What a header says of a tensor."""
+    return {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
+
+
+def test_every_kind_of_number_is_read_as_it_was_saved(tmp_path):
+    """Floats, halves, brain floats, doubles, whole numbers and truth values, with words about the file."""
+    base = torch.arange(6.0).reshape(2, 3)
+    saved = {
+        "a": base,
+        "half": base.half(),
+        "brain": base.bfloat16(),
+        "double": base.double(),
+        "whole": base.long(),
+        "truth": base > 2,
+        "single": torch.tensor(3.0),
+        "none": torch.zeros(0, 4),
+    }
+    path = tmp_path / "w.safetensors"
+    save_file(saved, path, metadata={"format": "pt"})
+    read = read_weights(path)
+    assert read.form == "safetensors"
+    assert read.arrays.keys() == saved.keys()
+    for name, each in saved.items():
+        assert read.arrays[name].shape == tuple(each.shape)
+        assert np.array_equal(read.arrays[name], each.float().numpy()), name
+
+
+M03 = {
+    "huge header": (b"{}", b"", 2**40),
+    "header beyond the file": (b"{}", b"", 3),
+    "overlapping": ({"a": tensor(0, 8), "b": tensor(4, 12)}, bytes(12), None),
+    "the same place twice": ({"a": tensor(0, 8), "b": tensor(0, 8)}, bytes(8), None),
+    "a gap": ({"a": tensor(0, 8), "b": tensor(12, 20)}, bytes(20), None),
+    "truncated": ({"a": tensor(0, 8)}, bytes(7), None),
+    "more than it says": ({"a": tensor(0, 8)}, bytes(9), None),
+    "before the beginning": ({"a": tensor(-8, 0)}, bytes(8), None),
+    "other shape": ({"a": tensor(0, 8, (3,))}, bytes(8), None),
+    "negative shape": ({"a": tensor(0, 8, (-2,))}, bytes(8), None),
+    "a shape of truth values": ({"a": tensor(0, 4, (True,))}, bytes(4), None),
+    "enormous shape": ({"a": tensor(0, 8, (2**40, 2**40))}, bytes(8), None),
+    "unknown kind": ({"a": tensor(0, 8, kind="F8_E4M3")}, bytes(8), None),
+    "no place": ({"a": {"dtype": "F32", "shape": [2]}}, bytes(8), None),
+    "no object": (b'{"a": 3}', b"", None),
+    "no JSON": (b"{,}", b"", None),
+    "no UTF-8": (b"{\xff}", b"", None),
+    "a deep JSON": (b'{"a":' + b"[" * 100_000, b"", None),
+}
+
+
+@pytest.mark.parametrize(("header", "body", "length"), M03.values(), ids=M03)
+def test_m03_a_safetensors_file_whose_header_lies_is_refused(tmp_path, header, body, length):
+    """M03: huge header, overlapping offsets, truncated, and all that is near them; in one line."""
+    path = written(tmp_path / "w.safetensors", header, body, length)
+    with pytest.raises(JudgeError, match=r"w\.safetensors .*: ") as refused:
+        read_weights(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_without_a_tensor_holds_no_weights(tmp_path):
+    """It is whole, and empty: what is missing is said by who looks for it."""
+    assert read_weights(written(tmp_path / "w.safetensors", b"{}")).arrays == {}

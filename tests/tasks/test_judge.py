@@ -213,7 +213,7 @@ def test_a_changed_prompt_pack_under_the_same_name_is_refused(small, server, tmp
     """R10: one changed word is another judge, and the message names the pack and the question."""
     ask(JUDGE, small, tmp_path, server, limit_images=2)
     pack = tmp_path / "mine.toml"
-    words = (shape.SRC / "bpals" / "judges" / "prompts" / "chest-1.toml").read_text(encoding="utf-8")
+    words = (shape.SRC / "bpals" / "judges" / "prompt_packs" / "chest-1.toml").read_text(encoding="utf-8")
     pack.write_text(words.replace("Does this radiograph show", "Do you see"), encoding="utf-8")
     with pytest.raises(UsageError, match=r"'chest@1 sha256:.*Do you see.*--name"):
         ask("openai:stub-vlm", small, tmp_path, server, limit_images=2, options={"pack": pack})

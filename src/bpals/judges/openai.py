@@ -1,7 +1,7 @@
-"""Any OpenAI-compatible endpoint as a judge: the film first, a constant line, the question last.
+"""`openai:`, any OpenAI-compatible endpoint as a judge: the image first, a constant line, the question last.
 
-So all that comes before the question is the same for every question of a film, and the server need read it only once.
-The judge writes requests and reads replies; the line it is handed sends them.
+So all that comes before the question is the same for every question about an image, and the server need read it only
+once. The judge writes requests and reads replies; the client that it is given sends them.
 """
 
 from __future__ import annotations
@@ -13,23 +13,256 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary
-from bpals.judges.cards import CardOptions, commercial_use, default_model, known_models
-from bpals.judges.prompts import (
-    Pack,
-    PackOptions,
-    Reading,
-    joint_label,
-    load_pack,
-    read_joint,
-    read_logprobs,
-    read_samples,
-)
+from bpals.judges import prompts
+from bpals.judges.cards import CardOptions, default_model, known_models, stated
+from bpals.judges.prompts import Pack, PackOptions, Reading, load_pack
 from bpals.registry import ASKING, AskOptions, ImageOptions, JudgeKind, ServerOptions, option
 from bpals.types import BadReply, Client, Film, JudgeCard, Question, R, ReadReply, Reply, RequestRefused, Trained, Usage
+
+VERSION = "1"
+SEED = 20171
+# What vLLM and OpenAI give at most; an answer word below the twentieth place has next to no probability.
+TOP_LOGPROBS = 20
+# Room for the answer word, its full stop and an end mark; a sentence is cut, and a cut reply is no answer.
+SAMPLE_TOKENS = 8
+# Room for the braces, and for a name and a number per question.
+JOINT_TOKENS = (64, 24)
+# Requests of that many images are kept ready: more than are open at once, and about 10 MB.
+FILMS_KEPT = 64
+# The parts of every request: these cannot be passed as extra parameters.
+OURS = ("model", "messages", "stream", "n")
+
+Layout = Literal["single", "joint"]
+Method = Literal["auto", "token_ids", "top_k", "sampled"]
+ImageBy = Literal["auto", "bytes", "uuid"]
+
+
+class _Opening(NamedTuple):
+    """The beginning of every request about one image, as bytes: all that comes before the question."""
+
+    png: bytes
+    with_bytes: bytes
+    with_uuid: bytes
+    """The same without the image, for a server that keeps it by uuid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAIJudge:
+    """A model behind an OpenAI-compatible endpoint."""
+
+    model: str
+    revision: str = ""
+    name: str = ""
+    """What it is called in a workspace; by default the last part of the model's name."""
+    pack: Pack = field(default_factory=lambda: load_pack("chest"))
+    layout: Layout = "single"
+    """`single`: one question per request, read from log-probs. `joint`: all in one request, answered as one JSON."""
+    method: Method = "auto"
+    """How a single question is read; the self-test turns `auto` into what the server can do."""
+    samples: int = 8
+    """How often a question is asked where the server has no log-probs."""
+    token_ids: tuple[int, ...] = ()
+    """The ids of the answer words' spellings, for a server that gives exact log-probs of tokens you name (vLLM)."""
+    image_by: ImageBy = "auto"
+    """`uuid` sends an image once and then its hash, to a server that keeps images (vLLM); `auto` is `bytes` until the
+    self-test has found such a server."""
+    several: bool = True
+    """Whether the server gives several samples in one reply."""
+    topics: bool = True
+    """Whether there are questions about the image itself: support devices and quality."""
+    preparation: Mapping[str, object] = field(default_factory=dict)
+    licence: str = ""
+    trained_on_target: Trained | None = None
+    evidence: str = ""
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    """Extra parameters of every request; null leaves one of ours out."""
+    observed: Mapping[str, object] = field(default_factory=dict)
+    """What the self-test found; it goes on the card."""
+    _openings: dict[str, _Opening] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that no request can have."""
+        for name, kind in (("layout", Layout), ("method", Method), ("image_by", ImageBy)):
+            if getattr(self, name) not in get_args(kind):
+                raise UnknownName.of(name, str(getattr(self, name)), get_args(kind))
+        if not 1 <= self.samples <= 128:
+            raise UsageError(f"samples is {self.samples}; 1 to 128 can be asked for. Type --samples 8")
+        if self.method == "token_ids" and not self.token_ids:
+            raise UsageError("the method token_ids needs the ids of the answer words. Leave --method out, or name them")
+        if len(self.token_ids) > TOP_LOGPROBS:
+            raise UsageError(f"{len(self.token_ids)} token ids are given; a server lists {TOP_LOGPROBS} at most")
+        if taken := next((key for key in OURS if key in self.parameters), None):
+            raise UsageError(f"the parameter {taken!r} is what a request is made of. Leave it out")
+
+    @property
+    def at_once(self) -> int:
+        """How many questions travel in one request."""
+        return sys.maxsize if self.layout == "joint" else 1
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a question is asked several times and the answers are counted."""
+        return self.layout == "single" and self.method == "sampled"
+
+    @property
+    def card(self) -> JudgeCard:
+        """The judge's card."""
+        return JudgeCard(
+            judge=self.name or self.model.rstrip("/").rsplit("/", 1)[-1],
+            kind="image",
+            version=VERSION,
+            model=self.model,
+            revision=self.revision,
+            engine="openai-compatible",
+            pack=self.pack.label,
+            preparation=dict(self.preparation),
+            settings=self._settings(),
+            observed=dict(self.observed),
+            **stated(self.model, (self.licence, self.trained_on_target, self.evidence)),
+        )
+
+    def _settings(self) -> dict[str, object]:
+        method: dict[str, object] = {} if self.layout == "joint" else {"method": self.method}
+        if self.sampled:
+            method["samples"] = self.samples
+        if self.method == "token_ids":
+            method["token_ids"] = list(self.token_ids)
+        return {"layout": self.layout, **method, **self._request()}
+
+    def questions(self, vocabulary: Vocabulary) -> tuple[Question, ...]:
+        """List the questions about every image, in order."""
+        return self.pack.questions(vocabulary, topics=self.topics, reply=self.layout == "single")
+
+    async def ask_line(self, film: Film | None, questions: Sequence[Question], line: Client) -> Sequence[Reply]:
+        """Answer up to `at_once` questions about one image through the client, one reply each, in order."""
+        try:
+            if self.layout == "joint":
+                return await self._ask_joint(film, questions, line)
+            ask = self._ask_sampled if self.sampled else self._ask_logprobs
+            return [await ask(film, question, line) for question in questions]
+        except RequestRefused as refusal:
+            if film is not None:
+                raise
+            why = f"the endpoint takes no question without an image: {refusal}"
+            return [Reply(outcome="unsupported", why=why)] * len(questions)
+
+    async def _ask_logprobs(self, film: Film | None, question: Question, client: Client) -> Reply:
+        return await self._post(film, self.pack.prompt(question), client, self._read_logprobs)
+
+    async def _ask_sampled(self, film: Film | None, question: Question, client: Client) -> Reply:
+        prompt = self.pack.prompt(question)
+        choices: list[Choice] = []
+        while len(choices) < self.samples:
+            wanted = self.samples - len(choices) if self.several else 1
+            extra = {"n": wanted} if wanted > 1 else {}
+            extra["seed"] = SEED + len(choices)
+            choices += await self._post(film, prompt, client, read_completion, extra)
+        kept = choices[: self.samples]
+        refused = next((choice.refusal for choice in kept if choice.refusal), "")
+        reading = prompts.read_samples([None if choice.cut else choice.text for choice in kept], self.pack.answers)
+        if refused and reading.outcome != "answered":
+            reading = Reading("refused", mass=reading.mass, why=refused)
+        return _reply(reading, kept[0], "sampled", text="\n".join(choice.text for choice in kept))
+
+    async def _ask_joint(self, film: Film | None, questions: Sequence[Question], client: Client) -> list[Reply]:
+        labels = [prompts.joint_label(question) for question in questions]
+        room = {"max_tokens": JOINT_TOKENS[0] + JOINT_TOKENS[1] * len(labels)}
+        choices = await self._post(film, self.pack.joint_prompt(questions), client, read_completion, room)
+        choice = choices[0]
+        if choice.refusal:
+            readings = [Reading("refused", why=choice.refusal)] * len(labels)
+        elif choice.cut:
+            readings = [Reading("unparsed", why="the reply was cut at the length limit")] * len(labels)
+        else:
+            readings = prompts.read_joint(choice.text, labels)
+        first = [_reply(reading, choice, "joint") for reading in readings[:1]]
+        rest = [_reply(reading, Choice(text=choice.text), "joint") for reading in readings[1:]]
+        return first + rest
+
+    def _read_logprobs(self, body: Mapping[str, Any]) -> Reply:
+        choice = read_completion(body)[0]
+        method = "token_ids" if self.method == "token_ids" else "top_k"
+        if choice.refusal:
+            return _reply(Reading("refused", why=choice.refusal), choice, method)
+        reading = prompts.read_logprobs(choice.top, self.pack.answers, text=choice.text, exact=method == "token_ids")
+        return _reply(reading, choice, method)
+
+    async def _post(
+        self,
+        film: Film | None,
+        prompt: str,
+        client: Client,
+        read: ReadReply[R],
+        extra: Mapping[str, object] | None = None,
+    ) -> R:
+        """Send one request, with the bytes of the image or, where the server has them, its uuid alone."""
+        ending = _ending(prompt, {key: value for key, value in (extra or {}).items() if key not in self.parameters})
+        if film is None:
+            return await client.post(self._head() + ending, read)
+        opening = self._opening(film)
+        if self.image_by == "uuid" and client.image_sent:
+            try:
+                return await client.post(opening.with_uuid + ending, read)
+            except RequestRefused:
+                client.image_sent = False  # the server has dropped the image: it gets it again
+        response = await client.post(opening.with_bytes + ending, read)
+        client.image_sent = True
+        return response
+
+    def _opening(self, film: Film) -> _Opening:
+        """Write the beginning of an image's requests once, not once per question: it is 100 KB in base64."""
+        kept = self._openings.get(film.sha256)
+        if kept is not None and kept.png is film.png:
+            return kept
+        while len(self._openings) >= FILMS_KEPT:
+            del self._openings[next(iter(self._openings))]
+        head = self._head()
+        url = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,' + base64.b64encode(film.png) + b'"}'
+        # The uuid names the pixels, not the file: the same file prepared otherwise is another image to the server.
+        uuid = b',"uuid":"' + hashlib.sha256(film.png).hexdigest().encode() + b'"' if self.image_by == "uuid" else b""
+        by_uuid = head + b'{"type":"image_url","image_url":null' + uuid + b"},"
+        opening = _Opening(film.png, head + url + uuid + b"},", by_uuid)
+        self._openings[film.sha256] = opening
+        return opening
+
+    def _head(self) -> bytes:
+        written = json.dumps({"model": self.model, **self._request()})[:-1].encode()
+        return written + b',"messages":[{"role":"user","content":['
+
+    def _request(self) -> dict[str, object]:
+        """Give the parameters of every request."""
+        if self.layout == "joint":
+            ours: dict[str, object] = {"temperature": 0, "seed": SEED}
+        elif self.sampled:
+            ours = {"temperature": 1, "max_tokens": SAMPLE_TOKENS}
+        else:
+            ours = {"temperature": 0, "seed": SEED, "max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
+            ours |= {"logprob_token_ids": list(self.token_ids)} if self.method == "token_ids" else {}
+        whole = ours | dict(self.parameters)
+        return {key: value for key, value in whole.items() if value is not None}
+
+
+def _ending(prompt: str, extra: Mapping[str, object]) -> bytes:
+    """Write what follows the image: the words, and the parameters that only this request has."""
+    more = "".join(f",{json.dumps(key)}:{json.dumps(value)}" for key, value in extra.items())
+    return f'{{"type":"text","text":{json.dumps(prompt)}}}]}}]{more}}}'.encode()
+
+
+def _reply(reading: Reading, choice: Choice, method: str, *, text: str | None = None) -> Reply:
+    return Reply(
+        outcome=reading.outcome,
+        logit=reading.logit,
+        mass=reading.mass,
+        method=method,
+        why=reading.why,
+        text=choice.text if text is None else text,
+        top=choice.top,
+        usage=choice.usage,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +273,7 @@ class Choice:
     cut: bool = False
     """It ended at the length limit."""
     refusal: str = ""
-    """Who refused, in words: the model by its own field, or a content filter."""
+    """Why there is no answer: the model refused by its own field, or a content filter did."""
     top: tuple[tuple[str, float], ...] = ()
     """The first token's likeliest tokens, each with its log-prob; the one that was chosen is among them."""
     usage: Usage = field(default_factory=Usage)
@@ -52,8 +285,8 @@ def read_completion(body: Mapping[str, Any]) -> list[Choice]:
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices:
         error = body.get("error")
-        said = error.get("message") if isinstance(error, dict) else error
-        raise BadReply(f"the reply is no chat completion: {str(said or list(body))[:200]}")
+        message = error.get("message") if isinstance(error, dict) else error
+        raise BadReply(f"the reply is no chat completion: {str(message or list(body))[:200]}")
     usage = _usage(body.get("usage"))
     return [_choice(choice, usage if place == 0 else Usage()) for place, choice in enumerate(choices)]
 
@@ -107,264 +340,12 @@ def _usage(usage: Any) -> Usage:
         return Usage()
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return Usage(
-        prompt=_count(usage.get("prompt_tokens")), cached=_count(cached), output=_count(usage.get("completion_tokens"))
-    )
+    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    return Usage(prompt=prompt, cached=_count(cached), output=output)
 
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
-
-
-VERSION = "1"
-SEED = 20171
-TOP_LOGPROBS = 20
-"""What vLLM and OpenAI give at most; an answer word below the twentieth place has next to no probability."""
-SAMPLE_TOKENS = 8
-"""Room for the answer word, its full stop and an end mark; a sentence is cut, and a cut reply is no answer."""
-JOINT_TOKENS = (64, 24)
-"""Room for the braces, and for a name and a number a question."""
-FILMS_KEPT = 64
-"""Requests of that many films are kept ready: more than are open at once, and about 10 MB."""
-OURS = ("model", "messages", "stream", "n")
-"""What a request is made of: these cannot be passed as extra parameters."""
-
-Layout = Literal["single", "joint"]
-Method = Literal["auto", "token_ids", "top_k", "sampled"]
-ImageBy = Literal["auto", "bytes", "uuid"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opening:
-    """The beginning of every request about one film, as bytes: all that comes before the question."""
-
-    png: bytes
-    with_bytes: bytes
-    with_uuid: bytes
-    """The same without the image, for a server that keeps it by uuid."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAIJudge:
-    """A model behind an OpenAI-compatible endpoint."""
-
-    model: str
-    revision: str = ""
-    name: str = ""
-    """What it is called in a workspace; by default the last part of the model's name."""
-    pack: Pack = field(default_factory=lambda: load_pack("chest"))
-    layout: Layout = "single"
-    """`single`: a question a request, read from log-probs. `joint`: all in one request, answered as one JSON."""
-    method: Method = "auto"
-    """How a single question is read; the self-test turns `auto` into what the server can do."""
-    samples: int = 8
-    """How often a question is asked where the server has no log-probs."""
-    token_ids: tuple[int, ...] = ()
-    """The ids of the answer words' spellings, for a server that gives exact log-probs of tokens you name (vLLM)."""
-    image_by: ImageBy = "auto"
-    """`uuid` sends a film once and then its hash, to a server that keeps images (vLLM); `auto` is `bytes` until the
-    self-test has found such a server."""
-    several: bool = True
-    """Whether the server gives several samples in one reply."""
-    topics: bool = True
-    """Whether the film itself is asked about: support devices and quality."""
-    preparation: Mapping[str, object] = field(default_factory=dict)
-    licence: str = ""
-    trained_on_target: Trained | None = None
-    evidence: str = ""
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    """Extra parameters of every request; null leaves one of ours out."""
-    observed: Mapping[str, object] = field(default_factory=dict)
-    """What the self-test saw; it goes on the card."""
-    _openings: dict[str, _Opening] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be asked."""
-        for name, kind in (("layout", Layout), ("method", Method), ("image_by", ImageBy)):
-            if getattr(self, name) not in get_args(kind):
-                raise UnknownName.of(name, str(getattr(self, name)), get_args(kind))
-        if not 1 <= self.samples <= 128:
-            raise UsageError(f"samples is {self.samples}; 1 to 128 can be asked for. Type --samples 8")
-        if self.method == "token_ids" and not self.token_ids:
-            raise UsageError("the method token_ids needs the ids of the answer words. Leave --method out, or name them")
-        if len(self.token_ids) > TOP_LOGPROBS:
-            raise UsageError(f"{len(self.token_ids)} token ids are given; a server lists {TOP_LOGPROBS} at most")
-        if taken := next((key for key in OURS if key in self.parameters), None):
-            raise UsageError(f"the parameter {taken!r} is what a request is made of. Leave it out")
-
-    @property
-    def at_once(self) -> int:
-        """How many questions travel in one request."""
-        return sys.maxsize if self.layout == "joint" else 1
-
-    @property
-    def card(self) -> JudgeCard:
-        """Say who this judge is."""
-        known = known_models().get(self.model)
-        licence = self.licence or (known.licence if known else "unknown")
-        stated = known if known and licence == known.licence else None
-        return JudgeCard(
-            judge=self.name or self.model.rstrip("/").rsplit("/", 1)[-1],
-            kind="image",
-            version=VERSION,
-            model=self.model,
-            revision=self.revision,
-            engine="openai-compatible",
-            pack=self.pack.label,
-            preparation=dict(self.preparation),
-            settings=self._settings(),
-            trained_on_target=self.trained_on_target or (known.trained_on_target if known else "unknown"),
-            evidence=self.evidence or (known.evidence if known and not self.trained_on_target else ""),
-            licence=licence,
-            commercial_use=stated.commercial_use if stated else commercial_use(licence),
-            observed=dict(self.observed),
-        )
-
-    def _settings(self) -> dict[str, object]:
-        method: dict[str, object] = {} if self.layout == "joint" else {"method": self.method}
-        if self._sampled:
-            method["samples"] = self.samples
-        if self.method == "token_ids":
-            method["token_ids"] = list(self.token_ids)
-        return {"layout": self.layout, **method, **self._request()}
-
-    def questions(self, vocabulary: Vocabulary) -> tuple[Question, ...]:
-        """List what every film is asked, in order."""
-        return self.pack.questions(vocabulary, topics=self.topics, reply=self.layout == "single")
-
-    async def ask_line(self, film: Film | None, questions: Sequence[Question], line: Client) -> Sequence[Reply]:
-        """Answer up to `at_once` questions about one film through the line, a reply each, in order."""
-        try:
-            if self.layout == "joint":
-                return await self._ask_joint(film, questions, line)
-            ask = self._ask_sampled if self._sampled else self._ask_logprobs
-            return [await ask(film, question, line) for question in questions]
-        except RequestRefused as refusal:
-            if film is not None:
-                raise
-            why = f"the endpoint takes no question without an image: {refusal}"
-            return [Reply(outcome="unsupported", why=why)] * len(questions)
-
-    async def _ask_logprobs(self, film: Film | None, question: Question, line: Client) -> Reply:
-        return await self._post(film, self.pack.prompt(question), line, self._read_logprobs)
-
-    async def _ask_sampled(self, film: Film | None, question: Question, line: Client) -> Reply:
-        prompt = self.pack.prompt(question)
-        choices: list[Choice] = []
-        while len(choices) < self.samples:
-            wanted = self.samples - len(choices) if self.several else 1
-            extra = {"n": wanted} if wanted > 1 else {}
-            extra["seed"] = SEED + len(choices)
-            choices += await self._post(film, prompt, line, read_completion, extra)
-        kept = choices[: self.samples]
-        refused = next((choice.refusal for choice in kept if choice.refusal), "")
-        reading = read_samples([None if choice.cut else choice.text for choice in kept], self.pack.answers)
-        if refused and reading.outcome != "answered":
-            reading = Reading("refused", mass=reading.mass, why=refused)
-        return _reply(reading, kept[0], "sampled", text="\n".join(choice.text for choice in kept))
-
-    async def _ask_joint(self, film: Film | None, questions: Sequence[Question], line: Client) -> list[Reply]:
-        labels = [joint_label(question) for question in questions]
-        room = {"max_tokens": JOINT_TOKENS[0] + JOINT_TOKENS[1] * len(labels)}
-        choices = await self._post(film, self.pack.joint_prompt(questions), line, read_completion, room)
-        choice = choices[0]
-        if choice.refusal:
-            readings = [Reading("refused", why=choice.refusal)] * len(labels)
-        elif choice.cut:
-            readings = [Reading("unparsed", why="the reply was cut at the length limit")] * len(labels)
-        else:
-            readings = read_joint(choice.text, labels)
-        first = [_reply(reading, choice, "joint") for reading in readings[:1]]
-        rest = [_reply(reading, Choice(text=choice.text), "joint") for reading in readings[1:]]
-        return first + rest
-
-    def _read_logprobs(self, body: Mapping[str, Any]) -> Reply:
-        choice = read_completion(body)[0]
-        method = "token_ids" if self.method == "token_ids" else "top_k"
-        if choice.refusal:
-            return _reply(Reading("refused", why=choice.refusal), choice, method)
-        reading = read_logprobs(choice.top, self.pack.answers, text=choice.text, exact=method == "token_ids")
-        return _reply(reading, choice, method)
-
-    @property
-    def _sampled(self) -> bool:
-        return self.layout == "single" and self.method == "sampled"
-
-    async def _post(
-        self,
-        film: Film | None,
-        prompt: str,
-        line: Client,
-        read: ReadReply[R],
-        extra: Mapping[str, object] | None = None,
-    ) -> R:
-        """Send one request, with the film's bytes or, where the server has them, its uuid alone."""
-        ending = _ending(prompt, {key: value for key, value in (extra or {}).items() if key not in self.parameters})
-        if film is None:
-            return await line.post(self._head() + ending, read)
-        opening = self._opening(film)
-        if self.image_by == "uuid" and line.image_sent:
-            try:
-                return await line.post(opening.with_uuid + ending, read)
-            except RequestRefused:
-                line.image_sent = False  # the server has dropped the image: it gets it again
-        said = await line.post(opening.with_bytes + ending, read)
-        line.image_sent = True
-        return said
-
-    def _opening(self, film: Film) -> _Opening:
-        """Write the beginning of a film's requests once, not once a question: 100 KB of image in base64."""
-        kept = self._openings.get(film.sha256)
-        if kept is not None and kept.png is film.png:
-            return kept
-        while len(self._openings) >= FILMS_KEPT:
-            del self._openings[next(iter(self._openings))]
-        head = self._head()
-        url = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,' + base64.b64encode(film.png) + b'"}'
-        # The uuid names the pixels, not the file: the same film prepared otherwise is another image to the server.
-        uuid = b',"uuid":"' + hashlib.sha256(film.png).hexdigest().encode() + b'"' if self.image_by == "uuid" else b""
-        opening = _Opening(
-            png=film.png,
-            with_bytes=head + url + uuid + b"},",
-            with_uuid=head + b'{"type":"image_url","image_url":null' + uuid + b"},",
-        )
-        self._openings[film.sha256] = opening
-        return opening
-
-    def _head(self) -> bytes:
-        written = json.dumps({"model": self.model, **self._request()})[:-1].encode()
-        return written + b',"messages":[{"role":"user","content":['
-
-    def _request(self) -> dict[str, object]:
-        """Give the parameters of every request."""
-        if self.layout == "joint":
-            ours: dict[str, object] = {"temperature": 0, "seed": SEED}
-        elif self._sampled:
-            ours = {"temperature": 1, "max_tokens": SAMPLE_TOKENS}
-        else:
-            ours = {"temperature": 0, "seed": SEED, "max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
-            ours |= {"logprob_token_ids": list(self.token_ids)} if self.method == "token_ids" else {}
-        whole = ours | dict(self.parameters)
-        return {key: value for key, value in whole.items() if value is not None}
-
-
-def _ending(prompt: str, extra: Mapping[str, object]) -> bytes:
-    """Write what follows the image: the words, and the parameters that only this request has."""
-    more = "".join(f",{json.dumps(key)}:{json.dumps(value)}" for key, value in extra.items())
-    return f'{{"type":"text","text":{json.dumps(prompt)}}}]}}]{more}}}'.encode()
-
-
-def _reply(reading: Reading, choice: Choice, method: str, *, text: str | None = None) -> Reply:
-    return Reply(
-        outcome=reading.outcome,
-        logit=reading.logit,
-        mass=reading.mass,
-        method=method,
-        why=reading.why,
-        text=choice.text if text is None else text,
-        top=choice.top,
-        usage=choice.usage,
-    )
 
 
 def make(target: str = "", revision: str = "", *, pack: str | Path | Pack = "chest", **options: Any) -> OpenAIJudge:

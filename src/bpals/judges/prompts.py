@@ -1,7 +1,7 @@
-"""The prompt pack: what a judge is asked, word for word, as a versioned and hashed TOML file.
+"""Prompt packs, the questions of a judge word for word, and the rules that read its replies as numbers.
 
-docs/prompts.md has the reference of its keys. Every mistake in a pack is a one-line UsageError that names the file
-and the place.
+A pack is a versioned and hashed TOML file; docs/prompts.md has the reference of its keys. Every mistake in a pack is a
+one-line UsageError that names the file and the place.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import Vocabulary, fold
 from bpals.registry import ASKING, option
 from bpals.types import Notice, Outcome, Polarity, Question
 
+# Characters of a reply that are read at all: an answer of 32 numbers has about a thousand.
 LONGEST_TEXT = 65_536
-"""Characters of a reply that are read at all: an answer of 32 numbers has about a thousand."""
+# Log-probs below this are taken as this: servers write -9999 for `none`, and float32 resolves nothing there.
 LOWEST_LOGPROB = -30.0
-"""Log-probs below this are taken as this: servers write -9999 for `none`, and float32 resolves nothing there."""
+# No probability is above 1, but for rounding: a server whose log-probs are higher sends something else.
 MOST_LOGPROB = 0.01
-"""No probability is above 1, but for rounding: a server whose log-probs are higher sends something else."""
+# A stated probability of 0 or 1 has no logit: it is read as this sure, and no surer.
 SUREST = 0.999
-"""A stated probability of 0 or 1 has no logit: it is read as this sure, and no surer."""
+# How tokenizers write a leading blank: SentencePiece, byte-level BPE, its line break; and the hard blank.
 SPACE_MARKS = "\u2581\u0120\u010a\u00a0"
-"""How tokenizers write a leading blank: SentencePiece, byte-level BPE, its line break; and the hard blank."""
 WRAPPING = " \t\r\n*_`\"'.,!:;()[]{}" + SPACE_MARKS
 
 _FENCE = re.compile(r"```[A-Za-z]*[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
@@ -45,6 +45,19 @@ _REFUSAL = re.compile(
 )
 
 
+# Packs that come with bpals; a name without a version is the newest.
+SHIPPED: Mapping[str, str] = {"chest": "chest-1.toml", "chest@1": "chest-1.toml"}
+TOP_KEYS = ("name", "version", "line", "reply", "joint", "answers", "templates", "findings", "topics")
+TEMPLATE_KEYS = ("polarity", "wording", "text", "reply", "probe")
+SUBJECT_KEYS = ("phrase", "definition", "aliases", "present", "absent")
+POLARITIES: tuple[Polarity, ...] = ("present", "absent")
+_NEGATED = re.compile(r"\b(?:no|not|never|without|neither|nor)\b|n['\u2019]t\b", re.IGNORECASE)
+
+
+Side = Literal["yes", "no", "abstain"]
+SIDES: tuple[Side, ...] = get_args(Side)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerWords:
     """The words that count as an answer, in lower case; a model may write them in any case, with a blank before."""
@@ -54,163 +67,10 @@ class AnswerWords:
     abstain: tuple[str, ...] = ()
     """Words by which the prompt lets the model say that it cannot tell; none, where the prompt offers none."""
 
-    def side(self, word: str) -> Literal["yes", "no", "abstain"] | None:
-        """Say which side a token or a word is on."""
+    def side(self, word: str) -> Side | None:
+        """Return the side that a token or a word is on."""
         folded = word.strip(WRAPPING).casefold()
-        if folded in self.yes:
-            return "yes"
-        if folded in self.no:
-            return "no"
-        return "abstain" if folded in self.abstain else None
-
-
-class Reading(NamedTuple):
-    """What a rule read out of a reply: a logit exactly if it is an answer."""
-
-    outcome: Outcome
-    logit: float | None = None
-    mass: float | None = None
-    why: str = ""
-
-
-def read_logprobs(
-    top: Sequence[tuple[str, float]], words: AnswerWords, *, text: str = "", exact: bool = False
-) -> Reading:
-    """Read the log-probs of the first token: log P(yes) - log P(no), each summed over its spellings.
-
-    The likeliest token must be an answer word, else the model wanted to say something else. A side of which no
-    spelling is listed gets the most that it can have: the smallest listed probability, or what is left of 1 if that
-    is less. With `exact` the list is not the likeliest tokens but those that were asked for, so that no such bound
-    holds and a side that is missing is no answer.
-    """
-    if not top:
-        return Reading("unparsed", why="promised log-probs are missing")
-    first, highest = max(top, key=lambda listed: listed[1])
-    if highest > MOST_LOGPROB:
-        return Reading("unparsed", why=f"a log-prob is {highest:.3g}: these are no logarithms of probabilities")
-    held = {"yes": 0.0, "no": 0.0, "abstain": 0.0, None: 0.0}
-    smallest = 1.0
-    for token, logprob in top:
-        p = math.exp(max(logprob, LOWEST_LOGPROB))
-        held[words.side(token)] += p
-        smallest = min(smallest, p)
-    side, mass = words.side(first), min(held["yes"] + held["no"], 1.0)
-    if side == "abstain":
-        return Reading("abstained", mass=mass, why=f"the model said {first.strip(WRAPPING)!r}")
-    if side is None:
-        outcome: Outcome = "refused" if is_refusal(text or first) else "unparsed"
-        return Reading(outcome, mass=mass, why=f"the likeliest token is {first[:40]!r}, which is no answer word")
-    if exact and not (held["yes"] and held["no"]):
-        return Reading("unparsed", mass=mass, why="the log-prob of an answer token that was asked for is missing")
-    left = 1 - sum(held.values())
-    most = max(min(smallest, left) if left > 0 else smallest, math.exp(LOWEST_LOGPROB))
-    return Reading("answered", logit=math.log(held["yes"] or most) - math.log(held["no"] or most), mass=mass)
-
-
-def read_samples(texts: Sequence[str | None], words: AnswerWords) -> Reading:
-    """Read several short replies to one question: the logit of (yes + 1/2) / (n + 1).
-
-    A reply counts if it is an answer word and nothing else; None stands for one that was cut. More than half of them
-    must count, else the pair takes what most of the others are.
-    """
-    sides = [_side_of_text(text, words) for text in texts]
-    counted = Counter(sides)
-    yes, no = counted["yes"], counted["no"]
-    mass = (yes + no) / len(sides) if sides else 0.0
-    if 2 * (yes + no) > len(sides):
-        return Reading("answered", logit=math.log((yes + 0.5) / (no + 0.5)), mass=mass)
-    if not sides:
-        return Reading("unparsed", mass=mass, why="no sample came back")
-    kinds: tuple[Outcome, ...] = ("refused", "abstained", "unparsed")
-    outcome = max(kinds, key=lambda kind: counted[kind])
-    kept = next((text for text, side in zip(texts, sides, strict=True) if side == outcome), None)
-    said = "was cut" if kept is None else f"said {kept[:40]!r}"
-    return Reading(outcome, mass=mass, why=f"{yes + no} of {len(sides)} samples gave an answer word; one {said}")
-
-
-def _side_of_text(text: str | None, words: AnswerWords) -> str:
-    if text is None or len(text) > LONGEST_TEXT:
-        return "unparsed"
-    side = words.side(text)
-    if side:
-        return "abstained" if side == "abstain" else side
-    return "refused" if is_refusal(text) else "unparsed"
-
-
-def read_joint(text: str, labels: Sequence[str]) -> list[Reading]:
-    """Read one JSON object of label -> probability of yes: a reading a label, in their order.
-
-    The text is the object and nothing else, or one code fence around it. A number from 0 to 1 is an answer, null is
-    `cannot tell`; a label that is missing, written twice or anything else is unparsed; labels nobody asked for are
-    passed over.
-    """
-    if is_refusal(text[:LONGEST_TEXT]):
-        return [Reading("refused", why=f"the model said {text[:80]!r}")] * len(labels)
-    said = _one_object(text)
-    if isinstance(said, str):
-        return [Reading("unparsed", why=said)] * len(labels)
-    return [_read_label(said, label) for label in labels]
-
-
-def _one_object(text: str) -> Mapping[str, Any] | str:
-    """Parse the reply, or say why it is not one JSON object."""
-    if len(text) > LONGEST_TEXT:
-        return f"the reply has {len(text):,} characters; {LONGEST_TEXT:,} are read"
-    if not (bare := text.strip()):
-        return "the reply is empty"
-    fenced = _FENCE.fullmatch(bare)
-    try:
-        said = json.loads(fenced[1] if fenced else bare, parse_constant=_no_constant, object_pairs_hook=_Pairs.of)
-    except (ValueError, RecursionError):
-        return f"the reply is not one JSON object: {bare[:80]!r}"
-    if not isinstance(said, dict):
-        return f"the reply is JSON but no object: {bare[:80]!r}"
-    return said
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
-
-
-class _Pairs(dict[str, Any]):
-    """A JSON object that remembers which of its keys stood in it twice."""
-
-    doubled: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, pairs: list[tuple[str, Any]]) -> _Pairs:
-        made = cls(pairs)
-        made.doubled = frozenset(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        return made
-
-
-def _read_label(said: Mapping[str, Any], label: str) -> Reading:
-    if label not in said:
-        return Reading("unparsed", why=f"the reply has no {label!r}")
-    if isinstance(said, _Pairs) and label in said.doubled:
-        return Reading("unparsed", why=f"the reply has {label!r} twice")
-    value = said[label]
-    if value is None:
-        return Reading("abstained", why=f"the model gave null for {label!r}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        return Reading("unparsed", why=f"{label!r} is {str(value)[:40]!r}, not a number from 0 to 1")
-    p = min(max(float(value), 1 - SUREST), SUREST)
-    return Reading("answered", logit=math.log(p) - math.log1p(-p))
-
-
-def is_refusal(text: str) -> bool:
-    """Say whether a text opens as models do when their policy forbids an answer."""
-    return _REFUSAL.match(text) is not None
-
-
-SHIPPED: Mapping[str, str] = {"chest": "chest-1.toml", "chest@1": "chest-1.toml"}
-"""Packs that come with bpals; a name without a version is the newest."""
-TOP_KEYS = ("name", "version", "line", "reply", "joint", "answers", "templates", "findings", "topics")
-TEMPLATE_KEYS = ("polarity", "wording", "text", "reply", "probe")
-SUBJECT_KEYS = ("phrase", "definition", "aliases", "present", "absent")
-POLARITIES: tuple[Polarity, ...] = ("present", "absent")
-
-_NEGATED = re.compile(r"\b(?:no|not|never|without|neither|nor)\b|n['\u2019]t\b", re.IGNORECASE)
+        return next((side for side in SIDES if folded in getattr(self, side)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,19 +126,20 @@ class Pack:
     def questions(
         self, vocabulary: Vocabulary, *, topics: bool = True, probes: bool = False, reply: bool = True
     ) -> tuple[Question, ...]:
-        """List what a film is asked: each finding in both polarities, whatever is claimed, then the film's topics.
+        """List the questions about an image: each finding in both polarities, whatever its label, then the topics.
 
         Without `reply` the line that says how to answer is left to the caller.
         """
-        asked = []
+        questions = []
         templates = [template for template in self.templates if probes or not template.probe]
         for finding in vocabulary.findings:
-            subject = self._subject(finding, vocabulary)
-            asked += [_question(template, finding, subject, "finding", reply=reply) for template in templates]
+            known = self.subjects(finding, vocabulary)
+            subject = known[0] if known else Subject(name=finding, phrase=fold(finding), texts={})
+            questions += [_question(template, finding, subject, "finding", reply=reply) for template in templates]
         for subject in self.topics if topics else ():
             plain = [template for template in templates if not (template.probe and subject.texts)]
-            asked += [_question(template, subject.name, subject, "film", reply=reply) for template in plain]
-        return tuple(asked)
+            questions += [_question(template, subject.name, subject, "film", reply=reply) for template in plain]
+        return tuple(questions)
 
     def prompt(self, question: Question) -> str:
         """Write the whole text that follows the image."""
@@ -290,20 +151,18 @@ class Pack:
         return f"{self.line}\n{self.joint[0]}\n{listed}\n{self.joint[1]}"
 
     def unphrased(self, vocabulary: Vocabulary) -> tuple[Notice, ...]:
-        """Count the findings that the pack has no phrase for, which are asked about in their own words."""
-        own = [finding for finding in vocabulary.findings if not self._known(finding, vocabulary)]
+        """Count the findings that the pack has no phrase for; their own names stand in the questions."""
+        own = [finding for finding in vocabulary.findings if not self.subjects(finding, vocabulary)]
         if not own:
             return ()
         named = ", ".join(repr(finding) for finding in own[:3]) + (", ..." if len(own) > 3 else "")
         message = f"the prompt pack {self.name}@{self.version} has no phrase for {named}: asked in their own words"
         return (Notice(code="unphrased", count=len(own), message=message),)
 
-    def _known(self, finding: str, vocabulary: Vocabulary) -> Subject | None:
+    def subjects(self, finding: str, vocabulary: Vocabulary) -> list[Subject]:
+        """List what the pack knows of a finding, by its name and then by its aliases."""
         spellings = [finding, *(alias for alias, meant in vocabulary.aliases.items() if meant == finding)]
-        return next((self.findings[fold(word)] for word in spellings if fold(word) in self.findings), None)
-
-    def _subject(self, finding: str, vocabulary: Vocabulary) -> Subject:
-        return self._known(finding, vocabulary) or Subject(name=finding, phrase=fold(finding), texts={})
+        return [self.findings[fold(word)] for word in spellings if fold(word) in self.findings]
 
 
 def _question(
@@ -328,7 +187,7 @@ def joint_label(question: Question) -> str:
 def load_pack(pack: str | Path) -> Pack:
     """Read a pack: a TOML file, or the name of one that is shipped."""
     if str(pack) in SHIPPED:
-        file = resources.files("bpals.judges").joinpath("prompts", SHIPPED[str(pack)])
+        file = resources.files("bpals.judges").joinpath("prompt_packs", SHIPPED[str(pack)])
         return parse_pack(file.read_bytes(), origin=file.name)
     path = Path(pack)
     if path.suffix != ".toml" and not path.exists():
@@ -352,7 +211,6 @@ def parse_pack(content: bytes, *, origin: str) -> Pack:
     version = document.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise top.wrong("version", f"is {version!r}; a whole number from 1 is wanted")
-    reply = top.text("reply")
     joint = _Part(origin, "joint", document.get("joint", {}), ("ask", "reply"))
     return Pack(
         name=top.text("name"),
@@ -360,7 +218,7 @@ def parse_pack(content: bytes, *, origin: str) -> Pack:
         line=top.text("line"),
         joint=(joint.text("ask"), joint.text("reply")),
         answers=_parse_answers(top),
-        templates=_parse_templates(top, reply),
+        templates=_parse_templates(top, top.text("reply")),
         findings=_parse_findings(top),
         topics=tuple(_parse_subject(part) for part in top.parts("topics", SUBJECT_KEYS)),
         sha256=hashlib.sha256(content).hexdigest(),
@@ -381,7 +239,7 @@ class _Part:
                 raise UnknownName.of("key", key, known, where=f"{origin}{f' [{name}]' if name else ''}")
 
     def wrong(self, key: str, what: str) -> UsageError:
-        """Say what is wrong with a key."""
+        """Make the error about one key."""
         place = f"[{self.name}] " if self.name else ""
         return UsageError(f"{self.origin}: {place}{key} {what}. docs/prompts.md has an example")
 
@@ -409,8 +267,8 @@ class _Part:
 
 
 def _parse_answers(top: _Part) -> AnswerWords:
-    part = _Part(top.origin, "answers", top.content.get("answers", {}), ("yes", "no", "abstain"))
-    sides = {side: tuple(word.casefold() for word in part.words(side)) for side in ("yes", "no", "abstain")}
+    part = _Part(top.origin, "answers", top.content.get("answers", {}), SIDES)
+    sides = {side: tuple(word.casefold() for word in part.words(side)) for side in SIDES}
     for side in ("yes", "no"):
         if not sides[side]:
             raise part.wrong(side, "is missing; name at least one word, such as ['yes']")
@@ -428,9 +286,9 @@ def _parse_templates(top: _Part, reply: str) -> tuple[Template, ...]:
     templates = tuple(_parse_template(part, reply) for part in parts)
     keys = [(template.polarity, template.wording) for template in templates]
     for polarity in POLARITIES:
-        asked = [template for template in templates if template.polarity == polarity and not template.probe]
-        if len(asked) != 1:
-            raise top.wrong("templates", f"has {len(asked)} of polarity {polarity!r} that are no probe; one is wanted")
+        plain = [template for template in templates if template.polarity == polarity and not template.probe]
+        if len(plain) != 1:
+            raise top.wrong("templates", f"has {len(plain)} of polarity {polarity!r} that are no probe; one is wanted")
     if doubled := next((key for key in keys if keys.count(key) > 1), None):
         raise top.wrong("templates", f"has {'/'.join(doubled)} twice; give each its own wording")
     return templates
@@ -449,11 +307,7 @@ def _parse_template(part: _Part, reply: str) -> Template:
     if not probe:
         _refuse_negation(part, "text", text)
     return Template(
-        polarity=polarity,
-        wording=part.text("wording"),
-        text=text,
-        reply=part.text("reply", reply),
-        probe=probe,
+        polarity=polarity, wording=part.text("wording"), text=text, reply=part.text("reply", reply), probe=probe
     )
 
 
@@ -491,7 +345,140 @@ def _refuse_negation(part: _Part, key: str, text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """What a judge that is asked in words is asked."""
+    """The option of every judge that takes its questions from a pack."""
 
     pack: str | Path = option("chest", "The prompt pack.", metavar="NAME|FILE.toml", reads=str, panel=ASKING)
     """The name of a shipped pack, or a TOML file."""
+
+
+class Reading(NamedTuple):
+    """What a rule reads out of a reply: a logit exactly if it is an answer."""
+
+    outcome: Outcome
+    logit: float | None = None
+    mass: float | None = None
+    why: str = ""
+
+
+def read_logprobs(
+    top: Sequence[tuple[str, float]], words: AnswerWords, *, text: str = "", exact: bool = False
+) -> Reading:
+    """Read the log-probs of the first token: log P(yes) - log P(no), each summed over its spellings.
+
+    The likeliest token must be an answer word, else the reply is no answer. A side of which no spelling is listed
+    gets the most that it can have: the smallest listed probability, or what is left of 1 if that is less. With `exact`
+    the list holds the tokens of the request, not the likeliest: no such bound holds, and a missing side is no answer.
+    """
+    if not top:
+        return Reading("unparsed", why="promised log-probs are missing")
+    first, highest = max(top, key=lambda listed: listed[1])
+    if highest > MOST_LOGPROB:
+        return Reading("unparsed", why=f"a log-prob is {highest:.3g}: these are no logarithms of probabilities")
+    held = {"yes": 0.0, "no": 0.0, "abstain": 0.0, None: 0.0}
+    smallest = 1.0
+    for token, logprob in top:
+        p = math.exp(max(logprob, LOWEST_LOGPROB))
+        held[words.side(token)] += p
+        smallest = min(smallest, p)
+    side, mass = words.side(first), min(held["yes"] + held["no"], 1.0)
+    if side == "abstain":
+        return Reading("abstained", mass=mass, why=f"the model said {first.strip(WRAPPING)!r}")
+    if side is None:
+        outcome: Outcome = "refused" if is_refusal(text or first) else "unparsed"
+        return Reading(outcome, mass=mass, why=f"the likeliest token is {first[:40]!r}, which is no answer word")
+    if exact and not (held["yes"] and held["no"]):
+        return Reading("unparsed", mass=mass, why="the log-prob of an answer token that was asked for is missing")
+    left = 1 - sum(held.values())
+    most = max(min(smallest, left) if left > 0 else smallest, math.exp(LOWEST_LOGPROB))
+    return Reading("answered", logit=math.log(held["yes"] or most) - math.log(held["no"] or most), mass=mass)
+
+
+def read_samples(texts: Sequence[str | None], words: AnswerWords) -> Reading:
+    """Read several short replies to one question: the logit of (yes + 1/2) / (n + 1).
+
+    A reply counts if it is an answer word and nothing else; None stands for one that was cut. More than half of them
+    must count, else the pair takes what most of the others are.
+    """
+    sides = [_side_of_text(text, words) for text in texts]
+    counted = Counter(sides)
+    yes, no = counted["yes"], counted["no"]
+    mass = (yes + no) / len(sides) if sides else 0.0
+    if 2 * (yes + no) > len(sides):
+        return Reading("answered", logit=math.log((yes + 0.5) / (no + 0.5)), mass=mass)
+    if not sides:
+        return Reading("unparsed", mass=mass, why="no sample came back")
+    kinds: tuple[Outcome, ...] = ("refused", "abstained", "unparsed")
+    outcome = max(kinds, key=lambda kind: counted[kind])
+    kept = next((text for text, side in zip(texts, sides, strict=True) if side == outcome), None)
+    example = "was cut" if kept is None else f"said {kept[:40]!r}"
+    return Reading(outcome, mass=mass, why=f"{yes + no} of {len(sides)} samples gave an answer word; one {example}")
+
+
+def _side_of_text(text: str | None, words: AnswerWords) -> str:
+    if text is None or len(text) > LONGEST_TEXT:
+        return "unparsed"
+    side = words.side(text)
+    if side:
+        return "abstained" if side == "abstain" else side
+    return "refused" if is_refusal(text) else "unparsed"
+
+
+def read_joint(text: str, labels: Sequence[str]) -> list[Reading]:
+    """Read one JSON object of label -> probability of yes: one reading per label, in their order.
+
+    The text is the object and nothing else, or one code fence around it. A number from 0 to 1 is an answer, null is
+    `cannot tell`; a label that is missing, written twice or anything else is unparsed; other labels are passed over.
+    """
+    if is_refusal(text[:LONGEST_TEXT]):
+        return [Reading("refused", why=f"the model said {text[:80]!r}")] * len(labels)
+    values = _one_object(text)
+    if isinstance(values, str):
+        return [Reading("unparsed", why=values)] * len(labels)
+    return [_read_label(values, label) for label in labels]
+
+
+def _one_object(text: str) -> _Pairs | str:
+    """Parse the reply, or write why it is not one JSON object."""
+    if len(text) > LONGEST_TEXT:
+        return f"the reply has {len(text):,} characters; {LONGEST_TEXT:,} are read"
+    if not (bare := text.strip()):
+        return "the reply is empty"
+    fenced = _FENCE.fullmatch(bare)
+    try:
+        parsed = json.loads(fenced[1] if fenced else bare, parse_constant=_no_constant, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        return f"the reply is not one JSON object: {bare[:80]!r}"
+    if not isinstance(parsed, _Pairs):
+        return f"the reply is JSON but no object: {bare[:80]!r}"
+    return parsed
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+class _Pairs(dict[str, Any]):
+    """A JSON object that knows which of its keys it has twice: json would keep the last one without a word."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.doubled = {key for key, count in Counter(key for key, _ in pairs).items() if count > 1}
+
+
+def _read_label(values: _Pairs, label: str) -> Reading:
+    if label not in values:
+        return Reading("unparsed", why=f"the reply has no {label!r}")
+    if label in values.doubled:
+        return Reading("unparsed", why=f"the reply has {label!r} twice")
+    value = values[label]
+    if value is None:
+        return Reading("abstained", why=f"the model gave null for {label!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return Reading("unparsed", why=f"{label!r} is {str(value)[:40]!r}, not a number from 0 to 1")
+    p = min(max(float(value), 1 - SUREST), SUREST)
+    return Reading("answered", logit=math.log(p) - math.log1p(-p))
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether a text opens as models do when their policy forbids an answer."""
+    return _REFUSAL.match(text) is not None

@@ -1,8 +1,8 @@
-"""The record judge: answers each claim from the rest of the dataset's own record, never from the claim.
+"""`record`, the metadata judge: it reads the rest of the dataset's own table, never the label that it judges.
 
-Cross-fitted by patient: the networks that answer for a patient were fitted on other patients only. So no claim can
-reach the answer about itself, neither through the fit nor through the evidence; flipping it changes no bit of that
-answer.
+The rest is the patient's other images, the view, the age. Cross-fitted by patient: the networks that answer for a
+patient were fitted on other patients only. So no label can reach the answer about itself, neither through the fit nor
+through the evidence; flipping it changes no bit of that answer.
 """
 
 from __future__ import annotations
@@ -22,36 +22,206 @@ from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
 from bpals.numeric import reports_of_films, sigmoid
 from bpals.registry import JudgeKind
-from bpals.types import KIND, OUTCOME, JudgeCard, judgments_schema
+from bpals.types import KIND, OUTCOME, JudgeCard
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Names = npt.NDArray[np.str_]
 Ints = npt.NDArray[np.int64]
 
+# How much less each further report of the patient weighs: one short memory, one long.
 DECAYS = (0.5, 0.85)
-"""How much less each further report of the patient weighs: one short memory, one long."""
+# The value of a mean over no report at all.
 NO_OTHER = -1.0
-"""The value of a mean over no report at all."""
 MOST_VIEWS = 6
+SMALLEST_BATCH = 32
+# Evidence is clipped this many standard deviations from its mean: a view that occurs twice must not drown the rest.
+FARTHEST = 8.0
+VERSION = "1"
+DECIMALS = 6
+# 97.5 % point of Student's t for the spread of that many networks.
+STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+
+# Called with the share of the work that is done.
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How a network is fitted. Chosen by error detection on validation images; LOG.md has the variants."""
+
+    hidden: tuple[int, int] = (64, 32)
+    epochs: int = 6
+    batch: int = 1024
+    steps: int = 400
+    """At least this many: a small dataset is cut into smaller batches, then read in more epochs."""
+    rate: float = 3e-3
+    decay: float = 1e-4
+    dropout: float = 0.1
+    colabel_penalty: float = 0.003
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordJudge:
+    """Answers for every label from the rest of the table."""
+
+    folds: int = 5
+    networks: int = 8
+    """Networks per fold, each fitted on the patients under other random weights: their spread is the interval."""
+    seed: int = 20171
+    training: Training = field(default_factory=Training)
+
+    name = "record"
+
+    @property
+    def card(self) -> JudgeCard:
+        """The judge's card."""
+        return JudgeCard(
+            judge=self.name,
+            kind="record",
+            version=VERSION,
+            trained_on_target="yes",
+            evidence=(
+                "It is fitted on the dataset's own labels of other patients, cross-fitted by patient; "
+                "it never sees the claim it judges, but it shares the labeller's habits."
+            ),
+            held_out=True,
+            licence="Apache-2.0",
+            commercial_use="yes",
+            settings=asdict(self),
+        )
+
+    def read(
+        self,
+        images: pl.DataFrame,
+        claims: pl.DataFrame,
+        vocabulary: Vocabulary,
+        *,
+        only_folds: Sequence[int] | None = None,
+        progress: Progress | None = None,
+        record: Record | None = None,
+    ) -> pl.DataFrame:
+        """Answer for every label (or for those of some folds), as JUDGMENTS in the order of the labels.
+
+        `record` is `read_record` of the same tables, where the caller has it already.
+        """
+        record = record or read_record(images, claims, vocabulary)
+        films = Films(evidence=record.evidence, states=record.states, single=record.others == 0)
+        p_present, answered = self._cross_fit(films, record.patients, only_folds, progress)
+        return self._judgments(images, claims, p_present, answered)
+
+    def read_groups(
+        self,
+        images: pl.DataFrame,
+        claims: pl.DataFrame,
+        vocabulary: Vocabulary,
+        groups: Sequence[Group],
+        *,
+        progress: Progress | None = None,
+        record: Record | None = None,
+    ) -> pl.DataFrame:
+        """Answer for groups as for findings of their own: one row per image and group, as JUDGMENTS.
+
+        No label of the image itself is used here, because a member's label gives away the group's.
+        """
+        record = record or read_record(images, claims, vocabulary)
+        members = [[vocabulary.findings.index(name) for name in group.members] for group in groups]
+        labels = [group.claim(record.states[:, its])[:, None] for group, its in zip(groups, members, strict=True)]
+        states = np.concatenate([record.states, *labels], axis=1)
+        films = Films(evidence=record.evidence, states=states, single=np.zeros(len(states), dtype=bool))
+        p_present, answered = self._cross_fit(films, record.patients, None, progress)
+        names = [group.name for group in groups]
+        pairs = images.select("image_id").join(
+            pl.DataFrame({"finding": pl.Series(names, dtype=pl.Enum(names))}), how="cross"
+        )
+        return self._judgments(images, pairs, p_present[:, :, -len(groups) :], answered)
+
+    def _cross_fit(
+        self, films: Films, patients: Names, only_folds: Sequence[int] | None, progress: Progress | None
+    ) -> tuple[Doubles, Bools]:
+        """Answer for each fold of patients from the others: probability, low and high; and for which images."""
+        fold = fold_of(patients, self.folds)
+        wanted = list(range(self.folds)) if only_folds is None else list(only_folds)
+        p_present = np.full((3, *films.states.shape), np.nan)
+        for done, number in enumerate(wanted):
+            if progress:
+                progress(done / len(wanted))
+            here = fold == number
+            if here.any() and not here.all():
+                p_present[:, here] = self._answer(films[~here], patients[~here], films[here])
+        return p_present, np.isin(fold, wanted)
+
+    def _answer(self, others: Films, patients: Names, here: Films) -> Doubles:
+        """Fit on some patients and answer for others; NaN for a finding without any label to fit on."""
+        _, patient = np.unique(patients, return_inverse=True)
+        logits = []
+        with threadpool_limits(1):
+            for member in range(self.networks):
+                seed = self.seed + member
+                drawn = np.random.default_rng([seed, 1]).exponential(size=int(patient.max()) + 1)
+                fitted = fit(others, drawn[patient].astype(np.float32), self.training, seed)
+                logits.append(fitted.logits(here))
+        answers = _middle_and_interval(np.stack(logits))
+        answers[:, :, ~others.known.any(axis=0)] = np.nan
+        return answers
+
+    def _judgments(
+        self, images: pl.DataFrame, claims: pl.DataFrame, p_present: Doubles, answered: Bools
+    ) -> pl.DataFrame:
+        """Lay the answers beside the labels, as judgments_schema has them."""
+        rows = images.select("image_id").with_columns(answered=pl.Series(answered)).with_row_index("row")
+        placed = claims.join(rows, on="image_id", how="left", maintain_order="left").filter("answered")
+        row, column = placed["row"].to_numpy(), placed["finding"].to_physical().to_numpy()
+        middle, low, high = (pl.Series(side[row, column]).fill_nan(None) for side in p_present)
+        outcome = middle.is_not_null().replace_strict({True: "answered", False: "abstained"}, return_dtype=OUTCOME)
+        return placed.select(
+            "image_id",
+            "finding",
+            judge=pl.lit(self.name),
+            kind=pl.lit("record", dtype=KIND),
+            outcome=outcome,
+            p_present=middle,
+            p_low=low,
+            p_high=high,
+        )
+
+
+def _middle_and_interval(logits: Doubles) -> Doubles:
+    """Average the networks' probabilities; the interval comes from the spread of their logits."""
+    middle = sigmoid(logits).mean(axis=0)
+    spread = logits.std(axis=0, ddof=1) if len(logits) > 1 else np.zeros_like(middle)
+    reach = STUDENT_T.get(len(logits), 1.96) * spread
+    centre = logits.mean(axis=0)
+    low = np.minimum(sigmoid(centre - reach), middle)
+    high = np.maximum(sigmoid(centre + reach), middle)
+    return np.round(np.stack([middle, low, high]), DECIMALS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The record as matrices: a row a film, a column a finding."""
+    """The dataset's own table as matrices: one row per image, one column per finding."""
 
     states: Floats
-    """1 present, 0 absent, 0.5 uncertain, NaN silent."""
-    patients: npt.NDArray[np.str_]
+    """1 present, 0 absent, 0.5 uncertain, NaN without a label."""
+    patients: Names
     others: Ints
     """How many other reports of the patient there are."""
     evidence: Floats
-    """The features: a row a film."""
+    """The features: one row per image."""
 
 
 def read_record(images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabulary) -> Record:
-    """Lay the record out as matrices."""
+    """Lay the dataset's own table out as matrices."""
     states = state_matrix(images, claims, vocabulary)
     films = reports_of_films(images)
-    order = _Order.of(films)
+    reports = films.unique("report").sort("report")
+    order = _Order(
+        report_of_film=films["report"].to_numpy(),
+        rank=reports["rank"].to_numpy(),
+        size_of_patient=reports["size"].to_numpy(),
+        follow_up=reports["follow_up"].cast(pl.Float32).fill_null(0.0).to_numpy(),
+    )
     evidence = np.concatenate([_history(states, images, order), _circumstances(images, order)], axis=1)
     return Record(
         states=states,
@@ -62,7 +232,7 @@ def read_record(images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabula
 
 
 def state_matrix(images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabulary) -> Floats:
-    """Turn claims into a matrix: 1 present, 0 absent, 0.5 uncertain, NaN silent."""
+    """Turn labels into a matrix: 1 present, 0 absent, 0.5 uncertain, NaN without a label."""
     rows = images.select("image_id").with_row_index("row")
     placed = claims.join(rows, on="image_id", how="left", maintain_order="left")
     states = np.full((images.height, len(vocabulary.findings)), np.nan, dtype=np.float32)
@@ -71,8 +241,8 @@ def state_matrix(images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabul
     return states
 
 
-def fold_of(patients: npt.NDArray[np.str_], folds: int) -> Ints:
-    """Give each film a fold by a hash of its patient's id alone."""
+def fold_of(patients: Names, folds: int) -> Ints:
+    """Give each image a fold by a hash of its patient's id alone."""
     names, place = np.unique(patients, return_inverse=True)
     fold = [int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % folds for name in names.tolist()]
     return np.asarray(fold, dtype=np.int64)[place]
@@ -80,7 +250,7 @@ def fold_of(patients: npt.NDArray[np.str_], folds: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """The reports in the order of their patients and of time, as arrays: a row a report."""
+    """The reports in the order of their patients and of time, as arrays: one row per report."""
 
     report_of_film: Ints
     rank: Ints
@@ -88,32 +258,24 @@ class _Order:
     size_of_patient: Ints
     follow_up: Floats
 
-    @classmethod
-    def of(cls, films: pl.DataFrame) -> _Order:
-        reports = films.unique("report").sort("report")
-        return cls(
-            report_of_film=films["report"].to_numpy(),
-            rank=reports["rank"].to_numpy(),
-            size_of_patient=reports["size"].to_numpy(),
-            follow_up=reports["follow_up"].cast(pl.Float32).fill_null(0.0).to_numpy(),
-        )
-
     @property
     def ranks_left(self) -> Ints:
         return self.size_of_patient - 1 - self.rank
 
-    def of_reports(self, films: Floats) -> Floats:
-        """Average the films of each report."""
-        count = np.bincount(self.report_of_film).astype(np.float32)
-        total = np.zeros((len(count), films.shape[1]), dtype=np.float32)
-        np.add.at(total, self.report_of_film, films)
-        return total / count[:, None]
-
 
 def _history(states: Floats, images: pl.DataFrame, order: _Order) -> Floats:
-    """Summarise what the patient's other reports say, before and after, near and far."""
-    channels = order.of_reports(_channels(states, images))
-    columns = []
+    """Summarise the patient's other reports, before and after, near and far."""
+    missing = np.isnan(states)
+    known = np.where(missing, 0.0, states)
+    nothing = (known.sum(axis=1, keepdims=True) == 0).astype(np.float32)
+    # What a report tells about the others: each finding, a missing label, no finding at all, the view.
+    parts = [known, missing[:, missing.any(axis=0)], nothing, _views(images)]
+    films = np.concatenate(parts, axis=1).astype(np.float32)
+    count = np.bincount(order.report_of_film).astype(np.float32)
+    channels = np.zeros((len(count), films.shape[1]), dtype=np.float32)
+    np.add.at(channels, order.report_of_film, films)
+    channels = channels / count[:, None]  # the mean over the images of a report
+    columns: list[Floats] = []
     for decay in DECAYS:
         columns += _decayed(channels, order.rank, decay)
         later = _decayed(channels[::-1], order.ranks_left[::-1], decay)
@@ -122,17 +284,8 @@ def _history(states: Floats, images: pl.DataFrame, order: _Order) -> Floats:
     return np.concatenate(columns, axis=1)[order.report_of_film]
 
 
-def _channels(states: Floats, images: pl.DataFrame) -> Floats:
-    """List what a report says to the others: each finding, silence where there is any, no finding, the view."""
-    silent = np.isnan(states)
-    said = np.where(silent, 0.0, states)
-    nothing = (said.sum(axis=1, keepdims=True) == 0).astype(np.float32)
-    columns = [said, silent[:, silent.any(axis=0)], nothing, _views(images)]
-    return np.concatenate(columns, axis=1).astype(np.float32)
-
-
 def _views(images: pl.DataFrame) -> Floats:
-    """Mark the view, one column each; the most frequent is the ground and has none."""
+    """Mark the view, one column each; the most frequent has none: all others are zero there."""
     counted = images["view"].drop_nulls().value_counts().sort(["count", "view"], descending=[True, False])
     names = counted["view"].to_list()[1:MOST_VIEWS]
     marks = [(images["view"] == name).fill_null(value=False).to_numpy() for name in names]
@@ -140,7 +293,7 @@ def _views(images: pl.DataFrame) -> Floats:
 
 
 def _decayed(channels: Floats, rank: Ints, decay: float) -> list[Floats]:
-    """Average the earlier reports of the patient, each further one weighing `decay` times less; and say how many."""
+    """Average the earlier reports of the patient, each further one weighing `decay` times less; and count them."""
     total = np.zeros_like(channels)
     weight = np.zeros(len(channels), dtype=np.float32)
     by_rank = np.argsort(rank, kind="stable")
@@ -155,7 +308,7 @@ def _decayed(channels: Floats, rank: Ints, decay: float) -> list[Floats]:
 
 
 def _all_others(channels: Floats, order: _Order) -> list[Floats]:
-    """Average all other reports of the patient alike, and count those that say each thing."""
+    """Average all other reports of the patient alike, and count those with each finding."""
     patient = np.cumsum(order.rank == 0) - 1
     total = np.zeros((int(patient[-1]) + 1 if len(patient) else 0, channels.shape[1]), dtype=np.float64)
     np.add.at(total, patient, channels)
@@ -166,7 +319,7 @@ def _all_others(channels: Floats, order: _Order) -> list[Floats]:
 
 
 def _circumstances(images: pl.DataFrame, order: _Order) -> Floats:
-    """List the film's own circumstances: age, sex, view, size, its place in the patient's follow-up."""
+    """List the image's own circumstances: age, sex, view, size, its place in the patient's follow-up."""
     columns = [_views(images)]
     for name in ("age", "width_px", "height_px"):
         known = images[name].is_not_null().to_numpy()
@@ -175,66 +328,41 @@ def _circumstances(images: pl.DataFrame, order: _Order) -> Floats:
         columns += [np.where(known, value, middle)[:, None], known[:, None]]
     sex = images["sex"].str.to_uppercase().str.slice(0, 1)
     columns += [(sex == letter).fill_null(value=False).to_numpy()[:, None] for letter in ("M", "F")]
-    before, after = _gaps(order)
+    # How far the previous and the next report are, in the dataset's own unit of follow-up.
+    step = np.diff(order.follow_up, prepend=np.float32(0))
+    before = np.where(order.rank == 0, 0, step).astype(np.float32)
+    after = np.where(order.ranks_left == 0, 0, np.append(step[1:], np.float32(0))).astype(np.float32)
     place = np.stack([order.rank, order.ranks_left, order.size_of_patient, before, after], axis=1)
     columns.append(np.log1p(np.maximum(place, 0))[order.report_of_film])
     return np.concatenate(columns, axis=1).astype(np.float32)
 
 
-def _gaps(order: _Order) -> tuple[Floats, Floats]:
-    """Measure how far the previous and the next report are, in the dataset's own unit of follow-up."""
-    step = np.diff(order.follow_up, prepend=np.float32(0))
-    before = np.where(order.rank == 0, 0, step)
-    after = np.where(order.ranks_left == 0, 0, np.append(step[1:], np.float32(0)))
-    return before.astype(np.float32), after.astype(np.float32)
-
-
-SMALLEST_BATCH = 32
-FARTHEST = 8.0
-"""Evidence this many standard deviations from its mean speaks no louder: a view seen twice must not drown the rest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """How a network is fitted. Chosen by error detection on validation images; LOG.md has the variants."""
-
-    hidden: tuple[int, int] = (64, 32)
-    epochs: int = 6
-    batch: int = 1024
-    steps: int = 400
-    """At least this many: a small record is cut into smaller batches, then read in more epochs."""
-    rate: float = 3e-3
-    decay: float = 1e-4
-    dropout: float = 0.1
-    colabel_penalty: float = 0.003
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Films:
-    """Films as a network reads them: a row a film, a column a finding or a feature."""
+    """Images as a network reads them: one row per image, one column per finding or feature."""
 
     evidence: Floats
     states: Floats
-    """1 present, 0 absent, 0.5 uncertain, NaN silent."""
-    single: npt.NDArray[np.bool_]
-    """The patient has no other report: only here do the film's other claims speak."""
+    """1 present, 0 absent, 0.5 uncertain, NaN without a label."""
+    single: Bools
+    """The patient has no other report: only then are the image's other labels used."""
 
     def __len__(self) -> int:
-        """Count the films."""
+        """Count the images."""
         return len(self.states)
 
-    def __getitem__(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Films:
-        """Take some of the films."""
+    def __getitem__(self, rows: Ints | Bools) -> Films:
+        """Take some of the images."""
         return Films(evidence=self.evidence[rows], states=self.states[rows], single=self.single[rows])
 
     @property
-    def known(self) -> npt.NDArray[np.bool_]:
-        """Mark the pairs that are claimed present or absent."""
+    def known(self) -> Bools:
+        """Mark the pairs that are labelled present or absent."""
         return np.asarray((self.states == 0) | (self.states == 1))
 
     @property
-    def said(self) -> Floats:
-        """The states with silence as nothing said."""
+    def labels(self) -> Floats:
+        """The states with a missing label as absent."""
         return np.nan_to_num(self.states)
 
 
@@ -249,23 +377,23 @@ class Network:
     colabels: Floats
     alone: Floats
 
-    def logits(self, films: Films) -> npt.NDArray[np.float64]:
-        """Answer for every film and finding; a claim speaks only to the other findings."""
+    def logits(self, films: Films) -> Doubles:
+        """Answer for every image and finding; a label is evidence only for the other findings."""
         hidden = self.scaled(films.evidence)
         for layer, offset in zip(self.layers[:-1], self.offsets[:-1], strict=True):
             hidden = np.maximum(hidden @ layer + offset, 0)
         logits = hidden @ self.layers[-1] + self.offsets[-1]
-        said = films.said
-        logits[films.single] += said[films.single] @ self.colabels + _nothing_else(said[films.single]) * self.alone
+        labels = films.labels[films.single]
+        logits[films.single] += labels @ self.colabels + _nothing_else(labels) * self.alone
         return logits.astype(np.float64)
 
     def scaled(self, evidence: Floats) -> Floats:
-        """Give each feature mean 0 and deviation 1 among the films of the fit; what never varied there is silent."""
+        """Give each feature mean 0 and deviation 1 among the images of the fit; one that never varied there is 0."""
         return np.asarray(np.clip((evidence - self.centre) / self.scale, -FARTHEST, FARTHEST), dtype=np.float32)
 
 
 def fit(films: Films, weights: Floats, training: Training, seed: int) -> Network:
-    """Fit one network on the presences and absences, a weight a film; uncertain and silent pairs say nothing."""
+    """Fit one network on the labels present and absent, with one weight per image; other pairs are not used."""
     draw = np.random.default_rng(seed)
     network = _start(films, training, draw)
     scaled = replace(films, evidence=network.scaled(films.evidence))
@@ -280,7 +408,7 @@ def fit(films: Films, weights: Floats, training: Training, seed: int) -> Network
 
 
 def _schedule(films: int, training: Training) -> tuple[int, int]:
-    """Choose the size of a batch and the epochs: a small record too is learned from in enough steps."""
+    """Choose the size of a batch and the epochs: a small dataset too gets enough steps."""
     size = min(training.batch, max(SMALLEST_BATCH, films * training.epochs // training.steps), films)
     return size, max(training.epochs, math.ceil(training.steps / (films // size)))
 
@@ -305,9 +433,9 @@ def _start(films: Films, training: Training, draw: np.random.Generator) -> Netwo
     )
 
 
-def _nothing_else(said: Floats) -> Floats:
-    """Mark the findings beside which nothing else is claimed on the film."""
-    return np.asarray((said.sum(axis=1, keepdims=True) - said) == 0, dtype=np.float32)
+def _nothing_else(labels: Floats) -> Floats:
+    """Mark the findings beside which the image has no other label."""
+    return np.asarray((labels.sum(axis=1, keepdims=True) - labels) == 0, dtype=np.float32)
 
 
 def _gradients(
@@ -316,14 +444,14 @@ def _gradients(
     """Differentiate the weighted log-loss of one batch, in the order of `_parameters`."""
     active, kept = _forward(network, films.evidence, training, draw)
     logits = active[-1] @ network.layers[-1] + network.offsets[-1]
-    single, said = films.single, films.said
-    said_alone = said[single]
-    nothing_else = _nothing_else(said_alone)
-    logits[single] += said_alone @ network.colabels + nothing_else * network.alone
+    single, labels = films.single, films.labels
+    own = labels[single]
+    nothing_else = _nothing_else(own)
+    logits[single] += own @ network.colabels + nothing_else * network.alone
     share = np.asarray(weights[:, None] / len(films), dtype=np.float32)
-    error = np.where(films.known, sigmoid(logits) - said, 0).astype(np.float32) * share
-    colabels = said_alone.T @ error[single]
-    np.fill_diagonal(colabels, 0)
+    error = np.where(films.known, sigmoid(logits) - labels, 0).astype(np.float32) * share
+    colabels = own.T @ error[single]
+    np.fill_diagonal(colabels, 0)  # a label must not reach the answer about itself
     penalty = np.float32(training.colabel_penalty)
     alone = (nothing_else * error[single]).sum(axis=0) + penalty * network.alone
     layers: list[Floats] = []
@@ -339,7 +467,7 @@ def _gradients(
 def _forward(
     network: Network, inputs: Floats, training: Training, draw: np.random.Generator
 ) -> tuple[list[Floats], list[Floats]]:
-    """Run the hidden layers with dropout: what each layer was given, and what was kept."""
+    """Run the hidden layers with dropout: the input of each layer, and what dropout kept."""
     active, kept = [inputs], []
     for layer, offset in zip(network.layers[:-1], network.offsets[:-1], strict=True):
         hidden = np.maximum(active[-1] @ layer + offset, 0)
@@ -373,164 +501,6 @@ def _adam(network: Network, training: Training, *, total: int) -> Callable[[list
             np.multiply(layer, np.float32(1 - rate * training.decay / training.rate), out=layer)
 
     return step
-
-
-VERSION = "1"
-DECIMALS = 6
-STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-"""97.5 % point of Student's t for the spread of that many networks."""
-
-Progress = Callable[[float], None]
-"""Called with the share of the answers that is done."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordJudge:
-    """Reads the record and answers for every claim."""
-
-    folds: int = 5
-    networks: int = 8
-    """Networks a fold, each fitted on the patients under other random weights: their spread is the interval."""
-    seed: int = 20171
-    training: Training = field(default_factory=Training)
-
-    name = "record"
-
-    @property
-    def card(self) -> JudgeCard:
-        """Say who this judge is."""
-        return JudgeCard(
-            judge=self.name,
-            kind="record",
-            version=VERSION,
-            trained_on_target="yes",
-            evidence=(
-                "It is fitted on the dataset's own labels of other patients, cross-fitted by patient; "
-                "it never sees the claim it judges, but it shares the labeller's habits."
-            ),
-            held_out=True,
-            licence="Apache-2.0",
-            commercial_use="yes",
-            settings=asdict(self),
-        )
-
-    def read(
-        self,
-        images: pl.DataFrame,
-        claims: pl.DataFrame,
-        vocabulary: Vocabulary,
-        *,
-        only_folds: Sequence[int] | None = None,
-        progress: Progress | None = None,
-        record: Record | None = None,
-    ) -> pl.DataFrame:
-        """Answer for every claim (or for those of some folds), as JUDGMENTS in the order of the claims.
-
-        `record` is `timeline.read_record` of the same tables, where somebody has read it already.
-        """
-        record = record or read_record(images, claims, vocabulary)
-        films = Films(evidence=record.evidence, states=record.states, single=record.others == 0)
-        p_present, asked = self._cross_fit(films, record.patients, only_folds, progress)
-        return self._judgments(images, claims, vocabulary, p_present, asked)
-
-    def read_groups(
-        self,
-        images: pl.DataFrame,
-        claims: pl.DataFrame,
-        vocabulary: Vocabulary,
-        groups: Sequence[Group],
-        *,
-        progress: Progress | None = None,
-        record: Record | None = None,
-    ) -> pl.DataFrame:
-        """Answer for groups as for findings of their own: one row a film and group, as JUDGMENTS.
-
-        No claim of the film is heard here, because a member's claim gives away the group's.
-        """
-        record = record or read_record(images, claims, vocabulary)
-        members = [[vocabulary.findings.index(name) for name in group.members] for group in groups]
-        said = [group.claim(record.states[:, its])[:, None] for group, its in zip(groups, members, strict=True)]
-        states = np.concatenate([record.states, *said], axis=1)
-        nobody = np.zeros(len(states), dtype=bool)
-        films = Films(evidence=record.evidence, states=states, single=nobody)
-        p_present, asked = self._cross_fit(films, record.patients, None, progress)
-        named = Vocabulary(name="groups", findings=tuple(group.name for group in groups))
-        pairs = images.select("image_id").join(
-            pl.DataFrame({"finding": pl.Series(named.findings, dtype=named.enum)}), how="cross"
-        )
-        return self._judgments(images, pairs, named, p_present[:, :, -len(groups) :], asked)
-
-    def _cross_fit(
-        self,
-        films: Films,
-        patients: npt.NDArray[np.str_],
-        only_folds: Sequence[int] | None,
-        progress: Progress | None,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-        """Answer for each fold of patients from the others: probability, low and high; and which films were asked."""
-        fold = fold_of(patients, self.folds)
-        asked = list(range(self.folds)) if only_folds is None else list(only_folds)
-        p_present = np.full((3, *films.states.shape), np.nan)
-        for done, number in enumerate(asked):
-            if progress:
-                progress(done / len(asked))
-            here = fold == number
-            if here.any() and not here.all():
-                p_present[:, here] = self._answer(films[~here], patients[~here], films[here])
-        return p_present, np.isin(fold, asked)
-
-    def _answer(self, others: Films, patients: npt.NDArray[np.str_], here: Films) -> npt.NDArray[np.float64]:
-        """Fit on some patients and answer for others; NaN where there is nothing to go by."""
-        _, patient = np.unique(patients, return_inverse=True)
-        logits = []
-        with threadpool_limits(1):
-            for member in range(self.networks):
-                seed = self.seed + member
-                drawn = np.random.default_rng([seed, 1]).exponential(size=int(patient.max()) + 1)
-                fitted = fit(others, drawn[patient].astype(np.float32), self.training, seed)
-                logits.append(fitted.logits(here))
-        answers = _middle_and_interval(np.stack(logits))
-        answers[:, :, ~others.known.any(axis=0)] = np.nan
-        return answers
-
-    def _judgments(
-        self,
-        images: pl.DataFrame,
-        claims: pl.DataFrame,
-        vocabulary: Vocabulary,
-        p_present: npt.NDArray[np.float64],
-        asked: npt.NDArray[np.bool_],
-    ) -> pl.DataFrame:
-        """Lay the answers beside the claims."""
-        rows = images.select("image_id").with_columns(asked=pl.Series(asked)).with_row_index("row")
-        placed = claims.join(rows, on="image_id", how="left", maintain_order="left").filter("asked")
-        row, column = placed["row"].to_numpy(), placed["finding"].to_physical().to_numpy()
-        middle, low, high = (pl.Series(side[row, column]).fill_nan(None) for side in p_present)
-        answered = pl.when(pl.col("p_present").is_not_null()).then(pl.lit("answered")).otherwise(pl.lit("abstained"))
-        return (
-            placed.select(
-                "image_id",
-                "finding",
-                judge=pl.lit(self.name),
-                kind=pl.lit("record", dtype=KIND),
-                p_present=middle,
-                p_low=low,
-                p_high=high,
-            )
-            .with_columns(outcome=answered.cast(OUTCOME))
-            .select(judgments_schema(vocabulary).names())
-        )
-
-
-def _middle_and_interval(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Average the networks' probabilities; the interval comes from the spread of their logits."""
-    middle = sigmoid(logits).mean(axis=0)
-    spread = logits.std(axis=0, ddof=1) if len(logits) > 1 else np.zeros_like(middle)
-    reach = STUDENT_T.get(len(logits), 1.96) * spread
-    centre = logits.mean(axis=0)
-    low = np.minimum(sigmoid(centre - reach), middle)
-    high = np.maximum(sigmoid(centre + reach), middle)
-    return np.round(np.stack([middle, low, high]), DECIMALS)
 
 
 def open_record(target: str = "", revision: str = "") -> RecordJudge:

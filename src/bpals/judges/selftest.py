@@ -1,8 +1,9 @@
-"""Before a run: does the film arrive, are the log-probs there, does each question get its own reply?
+"""The self-test of an endpoint before a run, the control images, and the drift of answers that are asked again.
 
-Only these three stop a run, each with its own words. What else is odd is a warning, written on the judge's card:
-little probability on the answer words, nothing reused between two questions of a film, unsteady repeats, samples that
-are all the same, answer words of several tokens, another model's name.
+The self-test checks three things: does the image arrive, are the log-probs there, does each question get its own reply?
+Only these stop a run, each with its own message. Anything else odd is a warning on the judge's card: little probability
+on the answer words, nothing reused between two questions about an image, unsteady repeats, samples that are all the
+same, answer words of several tokens, another model's name.
 """
 
 from __future__ import annotations
@@ -32,111 +33,47 @@ from bpals.types import ChatJudge, Client, Film, ImageJudge, Question, R, ReadRe
 
 SEED = 20171
 BITS = 255
-
-
-def control_images(side_px: int) -> tuple[tuple[str, Film | None], ...]:
-    """Make the four controls, named, in the size of the prepared films: no film, black, a mean chest film, noise.
-
-    The same size gives the same pixels on every machine, so that a control asked once is never asked again.
-    """
-    noise = np.random.default_rng(SEED).integers(0, BITS + 1, size=(side_px, side_px), dtype=np.uint8)
-    return (
-        ("none", None),
-        ("black", _film(np.zeros((side_px, side_px), dtype=np.uint8))),
-        ("mean", _film(_mean_chest(side_px))),
-        ("noise", _film(noise)),
-    )
-
-
-def offsets(replies: pl.DataFrame) -> dict[str, list[float | None]]:
-    """Average a judge's logits over the controls: subject -> `[present, absent]`, null where it answered none.
-
-    `replies` has a row a control and question: `control`, `subject`, `polarity` and `logit`, null if not answered.
-    """
-    means = _wide(replies).group_by("subject", maintain_order=True).agg(pl.mean("present"), pl.mean("absent"))
-    return {subject: [present, absent] for subject, present, absent in means.iter_rows()}
-
-
-def spread(replies: pl.DataFrame) -> dict[str, float | None]:
-    """Say how far the controls are apart: largest less smallest evidence (present - absent) / 2, subject by subject.
-
-    It is null for a subject that was not answered in both polarities on two controls.
-    """
-    evidence = _wide(replies).with_columns(e=(pl.col("present") - pl.col("absent")) / 2).drop_nulls("e")
-    apart = pl.when(pl.len() > 1).then(pl.max("e") - pl.min("e"))
-    found = dict(evidence.group_by("subject").agg(apart).iter_rows())
-    return {subject: found.get(subject) for subject in replies["subject"].unique(maintain_order=True)}
-
-
-def _wide(replies: pl.DataFrame) -> pl.DataFrame:
-    """Lay the two polarities of each control and subject beside each other."""
-    sides = (pl.col("logit").filter(pl.col("polarity") == side).first().alias(side) for side in ("present", "absent"))
-    return replies.group_by("control", "subject", maintain_order=True).agg(sides).drop("control")
-
-
-def _mean_chest(side_px: int) -> npt.NDArray[np.uint8]:
-    """Draw what thousands of frontal films average to: two dark lungs, a bright middle and belly, nothing sharp."""
-    y, x = np.mgrid[0:side_px, 0:side_px].astype(np.float64) / max(side_px - 1, 1)
-
-    def bump(at_x: float, at_y: float, across: float, down: float) -> npt.NDArray[np.float64]:
-        return np.asarray(np.exp(-(((x - at_x) / across) ** 2) - ((y - at_y) / down) ** 2))
-
-    body = bump(0.5, 0.55, 0.55, 0.75)
-    lungs = bump(0.3, 0.45, 0.13, 0.27) + bump(0.7, 0.45, 0.13, 0.27)
-    middle = bump(0.54, 0.6, 0.12, 0.3)
-    grey = 0.08 + 0.62 * body - 0.42 * lungs + 0.2 * middle
-    return np.asarray(np.round(np.clip(grey, 0, 1) * BITS), dtype=np.uint8)
-
-
-def _film(pixels: npt.NDArray[np.uint8]) -> Film:
-    height_px, width_px = pixels.shape
-    encoded = io.BytesIO()
-    Image.fromarray(pixels).save(encoded, format="PNG")
-    # Named by its pixels: encoders differ between versions, the control does not.
-    named = hashlib.sha256(f"{width_px}x{height_px} ".encode() + pixels.tobytes()).hexdigest()
-    return Film(sha256=named, png=encoded.getvalue(), width_px=width_px, height_px=height_px)
-
-
 LOW_MASS = 0.9
+# Log-probs that differ by less are the same: no two different images give that to a model that sees them.
 SAME = 1e-6
-"""Log-probs that differ by less are the same: no two different images give that to a model that sees them."""
+# Nats by which a repeat may differ: a reused prefix alone moves a log-prob by about .06.
 UNSTEADY = 0.1
-"""Nats by which a repeat may differ: a reused prefix alone moves a log-prob by about .06."""
+# Nats by which two replies must differ so that a swap of the two is noticed.
 TELLING = 0.3
-"""Nats by which two replies must differ to be told apart when they come back together."""
+# Log-probs below this are too small to compare: their noise is large.
 LIKELY = -5.0
-"""Log-probs below this are too small to compare: their noise is large."""
+# Keys that only vLLM's replies have: it alone keeps images by uuid, and others answer the question with an error.
 OF_VLLM = ("prompt_logprobs", "kv_transfer_params")
-"""Keys that only vLLM's replies have: it alone keeps images by uuid, and others answer the question with an error."""
-AT_ONCE = 6
+# Nats. What batching and prefix caches were seen to move a logit by on one server; more is another judge.
+EXPECTED = 0.06
 SIDE_PX = 512
-ROUNDS = 2
+AT_ONCE, ROUNDS = 6, 2
 
 OpenLine = Callable[[], Client]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What the self-test saw."""
+    """What the self-test found."""
 
     judge: OpenAIJudge
-    """The judge with what was decided: how it is read, how its films travel, and this on its card."""
+    """The judge with its method and its way to send images decided, and this on its card."""
     model: str
     """The name in the endpoint's replies, without its path."""
     method: str
     image_by: str
     image_tokens: int | None
-    """Tokens that a film adds to the prompt; null where the endpoint does not count."""
+    """Tokens that an image adds to the prompt; null where the endpoint does not count."""
     cached_tokens: int
-    """Tokens of a film's second question that the endpoint had already read."""
+    """Tokens of an image's second question that the endpoint had already read."""
     low_mass: float | None
     """Share of the replies with less than .9 on the answer words; null where mass means nothing."""
     repeat: float | None
-    """Nats by which the same request differed when it was sent again; null where no nats were to be had."""
+    """Nats by which the same request differed when it was sent again; null where answers are sampled."""
     between_images: float | None
-    """Nats by which replies differed between films; null where a film was answered and another was not."""
+    """Nats by which replies differed between images; null where one was answered and another was not."""
     checked_order: int
-    """Replies that came back together and were found to be each other's own."""
+    """Replies that came back together, each to its own request."""
     outcomes: Mapping[str, int]
     calls: int
     warnings: tuple[str, ...]
@@ -149,54 +86,27 @@ class Observed:
         return {**rounded, "outcomes": dict(self.outcomes), "warnings": list(self.warnings)}
 
 
-@dataclass(slots=True)
-class _Witness:
-    """A line that remembers what went over it."""
-
-    line: Client
-    models: list[str]
-    calls: list[int]
-    keeps: list[bool]
-
-    @property
-    def image_sent(self) -> bool:
-        return self.line.image_sent
-
-    @image_sent.setter
-    def image_sent(self, sent: bool) -> None:
-        self.line.image_sent = sent
-
-    async def post(self, body: bytes, read: ReadReply[R]) -> R:
-        def seen(payload: Mapping[str, Any]) -> R:
-            self.models.append(str(payload.get("model") or ""))
-            self.keeps[0] |= any(mark in payload for mark in OF_VLLM)
-            return read(payload)
-
-        self.calls[0] += 1
-        return await self.line.post(body, seen)
-
-
-class _Said:
-    """What came back to one request."""
+class _Response:
+    """The replies to one request."""
 
     def __init__(self, replies: Sequence[Reply]) -> None:
         self.replies = replies
         self.first = replies[0]
-        told = {str(place): reply.logit for place, reply in enumerate(replies) if reply.logit is not None}
-        self.signs = dict(self.first.top) or told
+        logits = {str(place): reply.logit for place, reply in enumerate(replies) if reply.logit is not None}
+        self.numbers = dict(self.first.top) or logits
 
-    def distance(self, other: _Said, *, floor: float = LIKELY) -> float:
-        """Say how far two replies are apart in nats; what one does not list has at most its smallest."""
-        mine, theirs = self.signs, other.signs
+    def distance(self, other: _Response, *, floor: float = LIKELY) -> float:
+        """Measure how far two responses are apart in nats; a token that one does not list has at most its smallest."""
+        mine, theirs = self.numbers, other.numbers
         if not mine or not theirs:
             return 0.0 if [r.outcome for r in self.replies] == [r.outcome for r in other.replies] else math.inf
         lowest, other_lowest = min(mine.values()), min(theirs.values())
-        pairs = [(mine.get(sign, lowest), theirs.get(sign, other_lowest)) for sign in mine.keys() | theirs.keys()]
+        pairs = [(mine.get(key, lowest), theirs.get(key, other_lowest)) for key in mine.keys() | theirs.keys()]
         return max((abs(one - two) for one, two in pairs if max(one, two) > floor), default=0.0)
 
 
 class _Trial:
-    """A judge on trial: what it was asked and what it said, so far."""
+    """A judge on trial: its requests and responses so far."""
 
     def __init__(
         self, judge: OpenAIJudge, films: Sequence[Film], questions: Sequence[Question], open_line: OpenLine
@@ -204,10 +114,10 @@ class _Trial:
         self.judge = judge
         self.open_line = open_line
         self.models: list[str] = []
-        self.calls = [0]
-        self.keeps = [False]
-        self.said: list[_Said] = []
-        self.shown: list[tuple[Film, int, _Said]] = []
+        self.calls = 0
+        self.is_vllm = False
+        self.responses: list[_Response] = []
+        self.by_image: list[tuple[Film, int, _Response]] = []
         self.warnings: list[str] = []
         half = max(len(questions) // 2, 1)
         joint = [list(questions[:half]), list(questions[half:])]
@@ -216,28 +126,46 @@ class _Trial:
         self.images = [film for _, film in control_images(side_px) if film] + list(films)
         self.films = list(films) or self.images[1:2]
 
-    @property
-    def sampled(self) -> bool:
-        return self.judge.layout == "single" and self.judge.method == "sampled"
-
-    def witness(self) -> _Witness:
-        return _Witness(self.open_line(), self.models, self.calls, self.keeps)
-
     async def ask(
-        self, film: Film | None, request: int = 0, *, judge: OpenAIJudge | None = None, line: _Witness | None = None
-    ) -> _Said:
-        asked = self.requests[request % len(self.requests)]
-        said = _Said(await (judge or self.judge).ask_line(film, asked, line or self.witness()))
-        self.said.append(said)
-        return said
+        self, film: Film | None, request: int = 0, *, judge: OpenAIJudge | None = None, client: _Recorder | None = None
+    ) -> _Response:
+        questions = self.requests[request % len(self.requests)]
+        replies = await (judge or self.judge).ask_line(film, questions, client or _Recorder(self))
+        self.responses.append(_Response(replies))
+        return self.responses[-1]
+
+
+class _Recorder:
+    """A client that notes in the trial what goes over it."""
+
+    def __init__(self, trial: _Trial) -> None:
+        self._trial = trial
+        self._client = trial.open_line()
+
+    @property
+    def image_sent(self) -> bool:
+        return self._client.image_sent
+
+    @image_sent.setter
+    def image_sent(self, sent: bool) -> None:
+        self._client.image_sent = sent
+
+    async def post(self, body: bytes, read: ReadReply[R]) -> R:
+        def noted(payload: Mapping[str, Any]) -> R:
+            self._trial.models.append(str(payload.get("model") or ""))
+            self._trial.is_vllm |= any(mark in payload for mark in OF_VLLM)
+            return read(payload)
+
+        self._trial.calls += 1
+        return await self._client.post(body, noted)
 
 
 async def selftest(
     judge: OpenAIJudge, films: Sequence[Film], questions: Sequence[Question], open_line: OpenLine, asked_model: str = ""
 ) -> Observed:
-    """Try a judge on a few films (ten say enough) and decide what was left open; raises JudgeError if it is useless.
+    """Try a judge on a few images (ten are enough) and decide its open settings; raises JudgeError if it is useless.
 
-    `open_line` gives a new line, as for a new film.
+    `open_line` gives a new client, as for a new image.
     """
     trial = _Trial(judge, films, questions, open_line)
     try:
@@ -254,7 +182,7 @@ async def selftest(
     low_mass = _check_words(trial)
     _check_samples(trial)
     model = _check_model(trial, asked_model or judge.model)
-    counted = [reply.outcome for said in trial.said for reply in said.replies]
+    counted = [reply.outcome for response in trial.responses for reply in response.replies]
     observed = Observed(
         judge=trial.judge,
         model=model,
@@ -267,25 +195,24 @@ async def selftest(
         between_images=between if math.isfinite(between) else None,
         checked_order=checked,
         outcomes={outcome: counted.count(outcome) for outcome in sorted(set(counted))},
-        calls=trial.calls[0],
+        calls=trial.calls,
         warnings=tuple(trial.warnings),
     )
     return replace(observed, judge=replace(trial.judge, observed=observed.as_dict()))
 
 
 async def _decide_method(trial: _Trial) -> None:
-    """Find how this server can be read; a method that was asked for and does not work stops the run."""
+    """Find the method for this server; one that the user chose and that does not work stops the run."""
     if trial.judge.layout == "joint":
         return
     wanted = trial.judge.method
     every: tuple[Method, ...] = ("token_ids", "top_k")
     tried = every if wanted == "auto" else tuple(method for method in every if method == wanted)
     for method in tried:
-        if method == "top_k" or trial.judge.token_ids:
-            candidate = replace(trial.judge, method=method)
-            if await _has_logprobs(trial, candidate):
-                trial.judge = candidate
-                return
+        candidate = replace(trial.judge, method=method) if method == "top_k" or trial.judge.token_ids else None
+        if candidate is not None and await _has_logprobs(trial, candidate):
+            trial.judge = candidate
+            return
     if wanted in ("token_ids", "top_k"):
         raise JudgeError(
             f"the endpoint was asked for log-probs and sends none: {wanted} cannot be read. "
@@ -303,26 +230,28 @@ async def _decide_method(trial: _Trial) -> None:
 
 async def _has_logprobs(trial: _Trial, judge: OpenAIJudge) -> bool:
     try:
-        said = await trial.ask(trial.films[0], judge=judge)
+        first = (await trial.ask(trial.films[0], judge=judge)).first
     except RequestRefused:
         return False
-    if said.first.top and (judge.method == "top_k" or said.first.outcome == "answered"):
+    if first.top and (judge.method == "top_k" or first.outcome == "answered"):
         return True
-    trial.said.pop()  # it says nothing of how the judge answers when it is read another way
+    trial.responses.pop()  # it tells nothing about the judge when it is read another way
     return False
 
 
 async def _check_image(trial: _Trial) -> tuple[int | None, float, float | None]:
-    """Show the judge nothing, controls and films; stop if what is shown makes no difference."""
+    """Send no image, the controls and the images; stop if the image makes no difference."""
     blind = await trial.ask(None)
     seen = [[await trial.ask(film, request) for film in trial.images] for request in (0, 1)]
-    trial.shown = [
-        (film, request, said) for request in (0, 1) for film, said in zip(trial.images, seen[request], strict=True)
+    trial.by_image = [
+        (film, request, response)
+        for request, responses in enumerate(seen)
+        for film, response in zip(trial.images, responses, strict=True)
     ]
     again = [await trial.ask(trial.images[-1], request) for request in (0, 1)]
     counted = (seen[0][0].first.usage.prompt, blind.first.usage.prompt)
     image_tokens = counted[0] - counted[1] if all(counted) else None
-    repeats = [(said[-1], twice) for said, twice in zip(seen, again, strict=True)]
+    repeats = [(responses[-1], twice) for responses, twice in zip(seen, again, strict=True)]
     if _is_blind(trial, seen, max(one.distance(two, floor=-math.inf) for one, two in repeats), image_tokens):
         longer = image_tokens is not None and image_tokens > 0
         raise JudgeError(
@@ -331,7 +260,7 @@ async def _check_image(trial: _Trial) -> tuple[int | None, float, float | None]:
             f"Is this a model that takes images, served with its image part (llama.cpp: --mmproj)?"
         )
     repeat = max(one.distance(two) for one, two in repeats)
-    if trial.sampled:
+    if trial.judge.sampled:
         return image_tokens, _widest(seen), None
     if repeat > UNSTEADY:
         gave = f"log-probs that differ by {repeat:.2f}" if math.isfinite(repeat) else "an answer once and none again"
@@ -339,14 +268,14 @@ async def _check_image(trial: _Trial) -> tuple[int | None, float, float | None]:
     return image_tokens, _widest(seen), repeat
 
 
-def _is_blind(trial: _Trial, seen: Sequence[Sequence[_Said]], repeat: float, image_tokens: int | None) -> bool:
-    """Say whether different images made no more difference than the same one shown again.
+def _is_blind(trial: _Trial, seen: Sequence[Sequence[_Response]], repeat: float, image_tokens: int | None) -> bool:
+    """Return whether different images made no more difference than the same one sent again.
 
-    Log-probs that are all the same tell alone. Whole words and noisy servers tell only beside a prompt that an image
-    does not make longer.
+    Log-probs that are all the same are enough. Whole words and noisy servers are evidence only together with a prompt
+    that an image does not make longer.
     """
     between = _widest(seen, floor=-math.inf)
-    coarse = trial.sampled or trial.judge.layout == "joint"
+    coarse = trial.judge.sampled or trial.judge.layout == "joint"
     if not coarse and between <= SAME:
         return True
     alike = between <= max(SAME, repeat if image_tokens is None else 3 * repeat)
@@ -355,16 +284,16 @@ def _is_blind(trial: _Trial, seen: Sequence[Sequence[_Said]], repeat: float, ima
     return alike and image_tokens is not None and image_tokens <= 0
 
 
-def _widest(seen: Sequence[Sequence[_Said]], *, floor: float = LIKELY) -> float:
-    pairs = (pair for said in seen for pair in itertools.combinations(said, 2))
+def _widest(seen: Sequence[Sequence[_Response]], *, floor: float = LIKELY) -> float:
+    pairs = (pair for responses in seen for pair in itertools.combinations(responses, 2))
     return max((one.distance(two, floor=floor) for one, two in pairs), default=0.0)
 
 
 async def _check_reuse(trial: _Trial, image_tokens: int | None) -> int:
-    """Ask two questions of one film in a row: the second should find the film already read."""
-    line = trial.witness()
-    await trial.ask(trial.films[0], 0, line=line)
-    cached = (await trial.ask(trial.films[0], 1, line=line)).first.usage.cached
+    """Ask two questions about one image in a row: the server should have read the image for the second."""
+    client = _Recorder(trial)
+    await trial.ask(trial.films[0], 0, client=client)
+    cached = (await trial.ask(trial.films[0], 1, client=client)).first.usage.cached
     if cached < max(image_tokens or 0, 1) and trial.judge.layout == "single":
         trial.warnings.append(
             f"a film's second question found {cached} tokens already read: the server reads the film for every "
@@ -374,23 +303,23 @@ async def _check_reuse(trial: _Trial, image_tokens: int | None) -> int:
 
 
 async def _decide_image_by(trial: _Trial, repeat: float | None) -> None:
-    """See whether the server keeps a film by its uuid and answers the same without its bytes."""
+    """Test whether the server keeps an image by its uuid and answers the same without its bytes."""
     wanted = trial.judge.image_by
     trial.judge = replace(trial.judge, image_by="bytes")
-    if wanted == "bytes" or (wanted == "auto" and not trial.keeps[0]):
+    if wanted == "bytes" or (wanted == "auto" and not trial.is_vllm):
         return
     kept = replace(trial.judge, image_by="uuid")
-    film, line = trial.films[0], trial.witness()
-    before = trial.calls[0]
-    sent = await trial.ask(film, 0, judge=kept, line=line)
-    between = trial.calls[0]
+    film, client = trial.films[0], _Recorder(trial)
+    before = trial.calls
+    sent = await trial.ask(film, 0, judge=kept, client=client)
+    between = trial.calls
     try:
-        again = await trial.ask(film, 0, judge=kept, line=line)
-        refused = trial.calls[0] - between > between - before  # a miss costs a second request, with the bytes
+        again = await trial.ask(film, 0, judge=kept, client=client)
+        refused = trial.calls - between > between - before  # a miss costs a second request, with the bytes
     except RetriesExhausted:  # llama.cpp answers 500 to an image without bytes
         again, refused = sent, True
     lost = again.first.usage.prompt < sent.first.usage.prompt
-    lost |= not trial.sampled and sent.distance(again) > max(UNSTEADY, 3 * (repeat or 0.0))
+    lost |= not trial.judge.sampled and sent.distance(again) > max(UNSTEADY, 3 * (repeat or 0.0))
     if lost and wanted == "uuid":
         raise JudgeError(
             "the image does not arrive by its uuid: the endpoint takes the request and answers without the image. "
@@ -409,18 +338,18 @@ async def _check_order(trial: _Trial, repeat: float | None) -> int:
         return 0
     tolerance = max(UNSTEADY, 2 * repeat)
     telling = max(TELLING, 2 * tolerance)
-    known: list[tuple[Film, int, _Said]] = []
-    for film, request, said in reversed(trial.shown):
-        if len(known) < AT_ONCE and all(said.distance(other) > telling for _, _, other in known):
-            known.append((film, request, said))
+    known: list[tuple[Film, int, _Response]] = []
+    for film, request, response in reversed(trial.by_image):
+        if len(known) < AT_ONCE and all(response.distance(other) > telling for _, _, other in known):
+            known.append((film, request, response))
     if len(known) < 2:
         trial.warnings.append("whether replies are swapped cannot be seen: the replies are too much alike")
         return 0
     for _ in range(ROUNDS):
         came = await asyncio.gather(*(trial.ask(film, request) for film, request, _ in known))
-        for place, said in enumerate(came):
-            far = said.distance(known[place][2]) > tolerance
-            if far and any(said.distance(other) <= tolerance for _, _, other in known):
+        for response, (_, _, expected) in zip(came, known, strict=True):
+            far = response.distance(expected) > tolerance
+            if far and any(response.distance(other) <= tolerance for _, _, other in known):
                 raise JudgeError(
                     f"replies are swapped: of {len(known)} requests sent at once, one got the reply of another. "
                     f"Ask with one request at a time, or mend what stands between: a proxy, a cache, a load balancer"
@@ -429,8 +358,8 @@ async def _check_order(trial: _Trial, repeat: float | None) -> int:
 
 
 def _check_words(trial: _Trial) -> float | None:
-    """Look at the words: how much probability they hold, and whether each is one token."""
-    replies = [reply for said in trial.said for reply in said.replies]
+    """Check the answer words: how much probability they hold, and whether each is one token."""
+    replies = [reply for response in trial.responses for reply in response.replies]
     masses = [reply.mass for reply in replies if reply.mass is not None]
     low = sum(mass < LOW_MASS for mass in masses) / len(masses) if masses else None
     if low:
@@ -452,22 +381,21 @@ def _check_words(trial: _Trial) -> float | None:
 
 
 def _check_samples(trial: _Trial) -> None:
-    """See whether samples differ at all: a server that ignores the temperature gives one answer many times."""
+    """Check that samples differ at all: a server that ignores the temperature gives one answer many times."""
     times = trial.judge.samples
-    texts = [f"{said.first.text}\n" for said in trial.said]
-    if trial.sampled and times > 1 and all(text == text[: len(text) // times] * times for text in texts):
+    texts = [f"{response.first.text}\n" for response in trial.responses]
+    if trial.judge.sampled and times > 1 and all(text == text[: len(text) // times] * times for text in texts):
         why = "the model is sure, or the server does not sample (do_sample, top_k in its generation_config.json)"
         trial.warnings.append(f"all {times} samples of each of {len(texts)} questions are the same: {why}")
 
 
-def _check_model(trial: _Trial, asked: str) -> str:
-    """Compare the name in the replies with the name that was asked for, both without their path."""
-    names = {base_name(model) for model in trial.models}
-    said = base_name(trial.models[-1]) if trial.models else ""
-    if names != {base_name(asked)}:
-        others = ", ".join(sorted(names - {base_name(asked)})) or "nothing"
-        trial.warnings.append(f"asked for {base_name(asked)}, the endpoint's replies name {others}")
-    return said
+def _check_model(trial: _Trial, wanted: str) -> str:
+    """Compare the name in the replies with the one in the requests, both without their path."""
+    names = [base_name(model) for model in trial.models]
+    if set(names) != {base_name(wanted)}:
+        others = ", ".join(sorted(set(names) - {base_name(wanted)})) or "nothing"
+        trial.warnings.append(f"asked for {base_name(wanted)}, the endpoint's replies name {others}")
+    return names[-1] if names else ""
 
 
 def base_name(model: str) -> str:
@@ -475,8 +403,52 @@ def base_name(model: str) -> str:
     return model.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1]
 
 
-EXPECTED = 0.06
-"""Nats. What batching and prefix caches were seen to move a logit by on one server; more is another judge."""
+def control_images(side_px: int) -> tuple[tuple[str, Film | None], ...]:
+    """Make the four controls, named, in the size of the prepared images: none, black, a mean chest image, noise.
+
+    The same size gives the same pixels on every machine, so that a control is judged only once.
+    """
+    noise = np.random.default_rng(SEED).integers(0, BITS + 1, size=(side_px, side_px), dtype=np.uint8)
+    return (
+        ("none", None),
+        ("black", _film(np.zeros((side_px, side_px), dtype=np.uint8))),
+        ("mean", _film(_mean_chest(side_px))),
+        ("noise", _film(noise)),
+    )
+
+
+def offsets(replies: pl.DataFrame) -> dict[str, list[float | None]]:
+    """Average a judge's logits over the controls: subject -> `[present, absent]`, null where it answered none.
+
+    `replies` has one row per control and question: `control`, `subject`, `polarity` and `logit`, null if not answered.
+    """
+    sides = [pl.col("logit").filter(pl.col("polarity") == side).first().alias(side) for side in ("present", "absent")]
+    wide = replies.group_by("control", "subject", maintain_order=True).agg(sides)
+    means = wide.group_by("subject", maintain_order=True).agg(pl.mean("present"), pl.mean("absent"))
+    return {subject: [present, absent] for subject, present, absent in means.iter_rows()}
+
+
+def _mean_chest(side_px: int) -> npt.NDArray[np.uint8]:
+    """Draw the average of thousands of frontal images: two dark lungs, a bright middle and belly, nothing sharp."""
+    y, x = np.mgrid[0:side_px, 0:side_px].astype(np.float64) / max(side_px - 1, 1)
+
+    def bump(at_x: float, at_y: float, across: float, down: float) -> npt.NDArray[np.float64]:
+        return np.asarray(np.exp(-(((x - at_x) / across) ** 2) - ((y - at_y) / down) ** 2))
+
+    body = bump(0.5, 0.55, 0.55, 0.75)
+    lungs = bump(0.3, 0.45, 0.13, 0.27) + bump(0.7, 0.45, 0.13, 0.27)
+    middle = bump(0.54, 0.6, 0.12, 0.3)
+    grey = 0.08 + 0.62 * body - 0.42 * lungs + 0.2 * middle
+    return np.asarray(np.round(np.clip(grey, 0, 1) * BITS), dtype=np.uint8)
+
+
+def _film(pixels: npt.NDArray[np.uint8]) -> Film:
+    height_px, width_px = pixels.shape
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).save(encoded, format="PNG")
+    # Named by its pixels: encoders differ between versions, the control does not.
+    named = hashlib.sha256(f"{width_px}x{height_px} ".encode() + pixels.tobytes()).hexdigest()
+    return Film(sha256=named, png=encoded.getvalue(), width_px=width_px, height_px=height_px)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,12 +467,12 @@ class Drift:
 
     @property
     def sentence(self) -> str:
-        """Say it in one line."""
-        asked = several(self.questions, "question")
+        """The drift in one line."""
+        questions = several(self.questions, "question")
         if self.mean is None or self.largest is None:
-            return f"drift: {asked} asked again, none answered both times"
+            return f"drift: {questions} asked again, none answered both times"
         return (
-            f"drift: {asked} asked again; answers moved by {self.mean:.4f} nat on average, "
+            f"drift: {questions} asked again; answers moved by {self.mean:.4f} nat on average, "
             f"{self.largest:.4f} at most, {self.beyond:,} by more than {EXPECTED}; "
             f"{several(self.other_outcome, 'has', 'have')} another outcome"
         )
@@ -519,7 +491,7 @@ def measure(before: Sequence[tuple[str, float | None]], after: Sequence[Reply]) 
     ]
     return Drift(
         questions=len(before),
-        other_outcome=sum(said != reply.outcome for (said, _), reply in zip(before, after, strict=True)),
+        other_outcome=sum(outcome != reply.outcome for (outcome, _), reply in zip(before, after, strict=True)),
         compared=len(moved),
         mean=sum(moved) / len(moved) if moved else None,
         largest=max(moved, default=None),
@@ -528,7 +500,7 @@ def measure(before: Sequence[tuple[str, float | None]], after: Sequence[Reply]) 
 
 
 def ask_again(judge: ImageJudge | ChatJudge, films: Mapping[str, Film], plan: Plan) -> dict[str, Sequence[Reply]]:
-    """Ask every question about some films again; nothing is written."""
+    """Ask every question about some images again; nothing is written."""
     if isinstance(judge, ChatJudge):
         return wait_for(_ask_lines(judge, films, plan))
     return {image_id: judge.ask(film, plan.questions) for image_id, film in films.items()}
@@ -537,9 +509,9 @@ def ask_again(judge: ImageJudge | ChatJudge, films: Mapping[str, Film], plan: Pl
 async def _ask_lines(judge: ChatJudge, films: Mapping[str, Film], plan: Plan) -> dict[str, Sequence[Reply]]:
     size = min(judge.at_once, len(plan.questions))
     chunks = [plan.questions[at : at + size] for at in range(0, len(plan.questions), size)]
-    said: dict[str, Sequence[Reply]] = {}
+    answers: dict[str, Sequence[Reply]] = {}
     async with open_clients(plan.endpoints, plan.pace) as open_client:
         for image_id, film in films.items():
             parts = await asyncio.gather(*(judge.ask_line(film, chunk, open_client()) for chunk in chunks))
-            said[image_id] = [reply for part in parts for reply in part]
-    return said
+            answers[image_id] = [reply for part in parts for reply in part]
+    return answers

@@ -1,8 +1,8 @@
-"""A judge that knows nothing, on purpose: seeded answers for tests, for trying things out, and for the harm test.
+"""`stub:`, a judge that knows nothing on purpose: seeded answers for tests, for trying things out, for the harm test.
 
-An answer is a pure function of the seed, the film and the finding. It sees no label and no pixel, so its AUROC is .5
-against anything, whatever it is mixed with. What it leans to and how often it fails are set, so that what measures
-bias and counts outcomes can be measured itself.
+An answer is a pure function of the seed, the image and the finding. No label and no pixel reaches it, so its AUROC is
+.5 against anything, whatever it is mixed with. Its bias and its failures are set, so that tools that measure bias and
+count outcomes can be measured themselves.
 """
 
 from __future__ import annotations
@@ -24,38 +24,34 @@ from bpals.registry import AskOptions, ImageOptions, JudgeKind
 from bpals.types import OUTCOME, Film, JudgeCard, Outcome, Question, Reply, answers_schema
 
 VERSION = "1"
+# A logit is rounded, so that two machines whose logarithms differ in the last bit give the same answers.
 DECIMALS = 6
-"""A logit is rounded, so that two machines whose logarithms differ in the last bit give the same answers."""
 WHY = "the stub was told to"
 
 PNG = b"\x89PNG\r\n\x1a\n"
+# The place of `failed` among the outcomes.
 FAILED = OUTCOME.categories.len() - 1
-"""The place of `failed` among the outcomes."""
 
 Words = npt.NDArray[np.uint64]
 
 
 class ToldToFail(Exception):
-    """Raised for a film that the stub was told to fail on, as a judge whose model breaks down would raise."""
-
-    def __init__(self, film: str) -> None:
-        """Name the film."""
-        super().__init__(f"the film {film[:12]}: {WHY}")
+    """Raised for an image that the stub is set to fail on, as a judge whose model breaks down would raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StubJudge:
-    """Answers out of the air, the same ones each time."""
+    """Answers drawn from a hash, the same ones each time."""
 
     seed: int = 0
     bias: float = 0.0
-    """Added to the logit of every question, in both polarities: how far it says yes to anything."""
+    """Added to the logit of every question, in both polarities: how far it leans to yes."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Outcome -> share of the pairs that have it; the rest is answered."""
     name: str = "stub"
 
     def __post_init__(self) -> None:
-        """Refuse shares that are none."""
+        """Refuse shares that cannot be."""
         if unknown := set(self.shares) - set(OUTCOME.categories) | ({"answered"} & set(self.shares)):
             known = ", ".join(word for word in OUTCOME.categories if word != "answered")
             raise UsageError(f"stub: {min(unknown)!r} is no outcome without an answer. Known: {known}")
@@ -64,7 +60,7 @@ class StubJudge:
 
     @property
     def card(self) -> JudgeCard:
-        """Say who this judge is."""
+        """The judge's card."""
         settings = {key: value for key, value in asdict(self).items() if key != "name"}
         return JudgeCard(
             judge=self.name,
@@ -80,14 +76,11 @@ class StubJudge:
 
     def questions(self, vocabulary: Vocabulary) -> tuple[Question, ...]:
         """Ask about every finding in both polarities."""
-        return tuple(
-            Question(subject=finding, polarity=polarity)
-            for finding in vocabulary.findings
-            for polarity in self.card.polarities
-        )
+        both = self.card.polarities
+        return tuple(Question(subject=finding, polarity=each) for finding in vocabulary.findings for each in both)
 
     def ask(self, film: Film | None, questions: Sequence[Question]) -> Sequence[Reply]:
-        """Answer by the hash of the film; without a film nothing but the bias is left."""
+        """Answer by the hash of the image; without an image only the bias is left."""
         if film is None:
             return [Reply(outcome="answered", logit=self.bias, method="score") for _ in questions]
         if not film.png.startswith(PNG):
@@ -95,12 +88,12 @@ class StubJudge:
         subjects = list(dict.fromkeys(question.subject for question in questions))
         z, outcomes = self._draw([film.sha256], subjects)
         if FAILED in outcomes:
-            raise ToldToFail(film.sha256)
-        said = dict(zip(subjects, zip(z[0].tolist(), outcomes[0].tolist(), strict=True), strict=True))
-        return [self._reply(*said[question.subject], question) for question in questions]
+            raise ToldToFail(f"the film {film.sha256[:12]}: {WHY}")
+        drawn = dict(zip(subjects, zip(z[0].tolist(), outcomes[0].tolist(), strict=True), strict=True))
+        return [self._reply(*drawn[question.subject], question) for question in questions]
 
     def scores(self, image_ids: Iterable[str], vocabulary: Vocabulary) -> pl.DataFrame:
-        """Answer for every film and finding at once, without a film: the table that a run over them would seal."""
+        """Answer for every image and finding at once, without pixels: the table that a run over them would make."""
         films = list(image_ids)
         z, outcomes = self._draw(films, vocabulary.findings)
         answered = pl.col("outcome") == "answered"
@@ -108,15 +101,14 @@ class StubJudge:
         table = pl.DataFrame(
             {
                 "image_id": pl.Series(films, dtype=pl.String).gather(np.arange(len(films)).repeat(z.shape[1])),
-                "finding": pl.Series(np.tile(np.arange(z.shape[1], dtype=np.uint32), len(films))),
+                "finding": pl.Series(vocabulary.findings * len(films), dtype=vocabulary.enum),
                 "outcome": pl.Series(OUTCOME.categories, dtype=OUTCOME).gather(outcomes.ravel()),
                 "z": z.ravel(),
             },
         )
-        findings = pl.Series(vocabulary.findings, dtype=vocabulary.enum)
         return table.select(
             "image_id",
-            findings.gather(table["finding"]).alias("finding"),
+            "finding",
             judge=pl.lit(self.name),
             kind=pl.lit("image"),
             outcome="outcome",
@@ -132,7 +124,7 @@ class StubJudge:
     def _draw(
         self, films: Sequence[str], findings: Sequence[str]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Draw a logit and the place of an outcome for each film and finding; a film that fails fails whole."""
+        """Draw a logit and the place of an outcome for each image and finding; an image that fails fails whole."""
         rows = _words(films, key=str(self.seed))[:, None]
         columns = _words(findings, key="finding")[None, :]
         mixed = _mix(rows ^ _mix(columns))
@@ -173,14 +165,13 @@ def make(target: str = "", revision: str = "") -> StubJudge:
 
 
 def _words(names: Sequence[str], *, key: str) -> Words:
-    """Hash names to 64 bits each; the key makes another hash of it."""
-    seed = key.encode()
-    joined = b"".join(blake2b(name.encode(), digest_size=8, key=seed).digest() for name in names)
+    """Hash names to 64 bits each; another key is another hash."""
+    joined = b"".join(blake2b(name.encode(), digest_size=8, key=key.encode()).digest() for name in names)
     return np.frombuffer(joined, dtype="<u8").astype(np.uint64)
 
 
 def _mix(words: Words) -> Words:
-    """Scatter the bits, so that neighbours share nothing."""
+    """Scatter the bits as SplitMix64 does, so that neighbours share nothing."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
     return words ^ (words >> np.uint64(31))

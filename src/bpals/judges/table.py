@@ -1,17 +1,17 @@
-"""Scores computed elsewhere, as an image judge: `table:FILE[@NAME]`.
+"""`table:FILE[@NAME]`: scores computed elsewhere as an image judge, and the card that says who made them.
 
-A file is wide, a row a film and a column a finding, or long: `image_id, finding, p_present[, outcome, judge]`. Films
-are matched by stem. What cannot be a score stops with its place; what is left out is counted.
+A file is wide, with one row per image and one column per finding, or long: `image_id, finding, p_present[, outcome,
+judge]`. Images are matched by stem. A value that cannot be a score stops with its place; a missing one is counted.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, get_args
 
 import polars as pl
 
@@ -20,10 +20,11 @@ from bpals.findings import Vocabulary, fold
 from bpals.judges.cards import commercial_use
 from bpals.judges.function import EDGE
 from bpals.registry import ASKING, JudgeKind, option
-from bpals.store.tables import RawTable, TableWords, open_table
+from bpals.store.tables import TableWords, open_table
 from bpals.text import several
 from bpals.types import OUTCOME, JudgeCard, Notice, Trained, answers_schema
 
+# What a card may say, and what each field means.
 FIELDS = {
     "name": "what it is called in the workspace",
     "model": "the model, as its makers call it",
@@ -33,56 +34,18 @@ FIELDS = {
     "held_out": "yes or no: were the patients it judges kept out of that training?",
     "evidence": "how you know",
 }
-"""What a card may say, and what each field means."""
+VERSION = "1"
+# What the column that names the images is called ...
+KEYS = ("image_id", "Image Index")
+# ... or what it may be called: taken if there is one such column, with a notice.
+LIKELY_KEYS = ("image", "image name", "file name", "filename", "file", "path", "film")
+JUDGES = ("judge", "model")
+# The column of the row's place in the file; no header can have this name.
+ROW = "\0row"
+# Endings that a stem is without; an id with other dots, such as a DICOM UID, keeps them.
+SUFFIX = r"(?i)\.(png|jpe?g|dcm|dicom|tiff?|bmp|webp|gif|npy)$"
 
-
-def beside(path: Path) -> Path:
-    """Say where the card of a file is looked for."""
-    return path.with_name(f"{path.name}.card.toml")
-
-
-def template(name: str) -> str:
-    """Write an empty card to fill in."""
-    filled = {"name": name, "trained_on_target": "unknown"}
-    return "".join(f'{field} = "{filled.get(field, "")}"  # {what}\n' for field, what in FIELDS.items())
-
-
-def read_card(path: Path, name: str) -> dict[str, str]:
-    """Read the card; what stands under `[name]` is of that judge alone, the rest of all in the file."""
-    try:
-        whole = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise JudgeError(f"{path} does not exist. Check the path after --card") from None
-    except OSError as error:
-        raise JudgeError(f"{path} cannot be read: {error.strerror}. Check the path after --card") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise JudgeError(f"{path} is no TOML: {error}. Mend that line") from None
-    shared = {key: value for key, value in whole.items() if not isinstance(value, dict)}
-    own = whole.get(name, {})
-    card = {key: _text(path, key, value) for key, value in {**shared, **(own if isinstance(own, dict) else {})}.items()}
-    _check(path, card)
-    return card
-
-
-def _text(path: Path, key: str, value: Any) -> str:
-    if key not in FIELDS:
-        raise UnknownName.of("field of a card", key, FIELDS, where=str(path))
-    if not isinstance(value, str):
-        raise JudgeError(f"{path}: {key} = {value!r} is no text. Put it in quotes")
-    return value.strip()
-
-
-def _check(path: Path, card: Mapping[str, str]) -> None:
-    trained = card.get("trained_on_target", "unknown")
-    if trained not in {"yes", "no", "unknown"}:
-        raise UnknownName.of("trained_on_target", trained, ("yes", "no", "unknown"), where=str(path))
-    if card.get("held_out", "") not in {"yes", "no", ""}:
-        raise UnknownName.of("held_out", card["held_out"], ("yes", "no"), where=str(path))
-    if trained != "unknown" and not card.get("evidence"):
-        raise JudgeError(
-            f'{path}: trained_on_target is {trained}, and nothing says how you know. Add: evidence = "..."'
-        )
-
+PAIR = ["image_id", "finding"]
 
 UNPACKED = "{name} is cut off or damaged: gzip cannot unpack it. Get it again"
 UNEVEN = (
@@ -110,21 +73,63 @@ WORDS = TableWords(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The scores of one judge for the images of a dataset."""
+
+    table: pl.DataFrame
+    """In `answers_schema`: one row per finding for every image that is in both."""
+    card: JudgeCard
+    notices: tuple[Notice, ...]
+
+
+class _Read(NamedTuple):
+    """The scores of a file, one row per image and finding, and the columns that they come from."""
+
+    scored: pl.DataFrame
+    key: str
+    scores: Sequence[str]
+    notices: list[Notice]
+
+
+def read_table(
+    path: str | Path,
+    name: str,
+    vocabulary: Vocabulary,
+    image_ids: Sequence[str] | pl.Series,
+    *,
+    card: str | Path | None = None,
+) -> Scores:
+    """Read the scores of one judge; `name` picks it where a column `judge` or `model` names several."""
+    file = read_scores(Path(path))
+    rows = _pick(file, name)
+    column = file.column(*JUDGES)
+    judge = name or ("" if column is None else str(file.frame[column][0])) or Path(path).name.partition(".")[0]
+    read = _long(file, rows, vocabulary) if file.column("finding") else _wide(file, rows, vocabulary)
+    _check_numbers(file, read.scored)
+    films = pl.Series("image_id", image_ids, dtype=pl.String)
+    matched, unknown = _match(file, read.scored, films)
+    taken = f"the column {read.key!r} is taken as image_id, and as scores {', '.join(read.scores)}"
+    guessed = _notice("guessed_columns", int(file.column(*KEYS) is None), f"{file.path.name}: {taken}")
+    fields, no_card = _card(Path(path), judge, card)
+    called = fields.get("name") or judge
+    whole = _complete(matched, films, vocabulary, judge=called)
+    return Scores(
+        table=whole,
+        card=_judge_card(file, fields, called, picked=name),
+        notices=(*guessed, *read.notices, *unknown, *_count_missing(matched, whole, films), *no_card),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreFile:
-    """One file: its columns as they come, text from CSV and numbers from Parquet."""
+    """One file of scores."""
 
     path: Path
-    raw: RawTable
+    frame: pl.DataFrame
+    """Its columns as they are, text from CSV and numbers from Parquet."""
+    place: Callable[[int], str]
+    """Names a row as a person finds it: `my.csv line 17`."""
     sha256: str
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """The rows and columns."""
-        return self.raw.frame
-
-    def place(self, row: int) -> str:
-        """Name a row as a person finds it."""
-        return self.raw.place(row)
 
     def column(self, *spellings: str) -> str | None:
         """Find the first column that is spelled one of these ways; blanks, case, `_` and `-` do not matter."""
@@ -139,71 +144,12 @@ class ScoreFile:
 def read_scores(path: Path) -> ScoreFile:
     """Read a file whole; a bad one is refused in one line."""
     file = open_table(path, words=WORDS)
-    return ScoreFile(path=path, raw=file.whole(typed=True), sha256=file.sha256)
-
-
-VERSION = "1"
-KEYS = ("image_id", "Image Index")
-"""What the column that names the films is called ..."""
-LIKELY_KEYS = ("image", "image name", "file name", "filename", "file", "path", "film")
-"""... or what it may be called: taken if there is one such column, and said."""
-JUDGES = ("judge", "model")
-ROW = "\0row"
-"""The column that says where a row stood; no header can be called so."""
-SUFFIX = r"(?i)\.(png|jpe?g|dcm|dicom|tiff?|bmp|webp|gif|npy)$"
-"""What a stem is without; an id with other dots, such as a DICOM UID, keeps them."""
-
-PAIR = ["image_id", "finding"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """What a file of scores says about the films of a dataset."""
-
-    table: pl.DataFrame
-    """In `answers_schema`: a row a finding for every film that is in both."""
-    card: JudgeCard
-    notices: tuple[Notice, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """The rows of a file, a row a film and finding, and which columns they come from."""
-
-    scored: pl.DataFrame
-    key: str
-    scores: tuple[str, ...]
-    odd: list[Notice]
-
-
-def read_table(
-    path: str | Path,
-    name: str,
-    vocabulary: Vocabulary,
-    image_ids: Sequence[str] | pl.Series,
-    *,
-    card: str | Path | None = None,
-) -> Scores:
-    """Read the scores of one judge; `name` picks it where a column `judge` or `model` names several."""
-    file = read_scores(Path(path))
-    rows = _pick(file, name)
-    judge = name or _only_judge(file) or Path(path).name.partition(".")[0]
-    read = _long(file, rows, vocabulary) if file.column("finding") else _wide(file, rows, vocabulary)
-    _check_numbers(file, read.scored)
-    films = pl.Series("image_id", image_ids, dtype=pl.String)
-    matched, strangers = _match(file, read.scored, films)
-    said, card_notices = _card(Path(path), judge, card)
-    called = said.get("name") or judge
-    whole = _complete(matched, films, vocabulary, judge=called)
-    return Scores(
-        table=whole,
-        card=_judge_card(file, said, called, picked=name),
-        notices=(*_guessed(file, read), *read.odd, *strangers, *_count_missing(matched, whole, films), *card_notices),
-    )
+    raw = file.whole(typed=True)
+    return ScoreFile(path=path, frame=raw.frame, place=raw.place, sha256=file.sha256)
 
 
 def _pick(file: ScoreFile, name: str) -> pl.DataFrame:
-    """Keep the rows of one judge; which one must be said where there are several."""
+    """Keep the rows of one judge; it must be named where there are several."""
     rows = file.frame.with_row_index(ROW)
     column = file.column(*JUDGES)
     if column is None:
@@ -222,13 +168,8 @@ def _pick(file: ScoreFile, name: str) -> pl.DataFrame:
     return rows.filter(names == (name or known[0]))
 
 
-def _only_judge(file: ScoreFile) -> str:
-    column = file.column(*JUDGES)
-    return "" if column is None else str(file.frame[column][0])
-
-
 def _wide(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> _Read:
-    """Turn a column a finding into a row a finding; a cell without a number is an abstention."""
+    """Turn one column per finding into one row per finding; a cell without a number is an abstention."""
     spellings = vocabulary.spellings
     key = _key(file, [name for name in file.frame.columns if fold(name) not in spellings])
     found: dict[str, str] = {}
@@ -248,16 +189,14 @@ def _wide(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> _Read:
     long = names.hstack(numbers).unpivot(index=[ROW, "key"], variable_name="finding", value_name="p")
     outcome = pl.when(pl.col("p").is_null()).then(pl.lit("abstained")).otherwise(pl.lit("answered"))
     left = [name for name in file.frame.columns if name not in {key, file.column(*JUDGES), *found.values()}]
-    return _Read(
-        scored=long.with_columns(outcome=outcome.cast(OUTCOME)),
-        key=key,
-        scores=tuple(found.values()),
-        odd=_unknown_columns(file, left),
-    )
+    columns = several(len(left), f"column of {file.path.name} that is", f"columns of {file.path.name} that are")
+    message = f"{columns} no finding of the dataset, not read: {', '.join(left)}"
+    scored = long.with_columns(outcome=outcome.cast(OUTCOME))
+    return _Read(scored, key, list(found.values()), _notice("unknown_columns", len(left), message))
 
 
 def _long(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> _Read:
-    """Read a row a pair; rows about what is not audited are counted and left out."""
+    """Read one row per pair; rows about anything that is not audited are counted and left out."""
     score, about = file.column("p_present", "p", "score", "probability"), file.column("finding")
     if score is None or about is None:
         raise JudgeError(f"{file.path} has a column finding and none called p_present. Rename the scores to p_present")
@@ -276,17 +215,15 @@ def _long(file: ScoreFile, rows: pl.DataFrame, vocabulary: Vocabulary) -> _Read:
     long = rows.select(ROW, pl.col(key).cast(pl.String).alias("key")).with_columns(
         finding=finding, p=p, outcome=_outcome(file, rows, p)
     )
-    unknown = [word for word, known in folded.items() if known is None]
-    return _Read(
-        scored=long.filter(finding.is_not_null()),
-        key=key,
-        scores=(score,),
-        odd=_unknown_findings(file, long, sorted(unknown)),
-    )
+    unknown = ", ".join(sorted(word for word, known in folded.items() if known is None)) or "no finding named"
+    lost = finding.null_count()
+    message = f"{several(lost, 'row')} of {file.path.name} about what is not audited, left out: {unknown}"
+    scored = long.filter(finding.is_not_null())
+    return _Read(scored, key, [score], _notice("unknown_findings", lost, message))
 
 
 def _key(file: ScoreFile, columns: Sequence[str]) -> str:
-    """Find the column that names the films: a usual name, else the first column."""
+    """Find the column that names the images: a usual name, else the first column."""
     key = file.column(*KEYS)
     likely = file.columns(*LIKELY_KEYS)
     if key is None and len(likely) > 1:
@@ -305,13 +242,8 @@ def _key(file: ScoreFile, columns: Sequence[str]) -> str:
     return key
 
 
-def _guessed(file: ScoreFile, read: _Read) -> list[Notice]:
-    """Say which columns were taken for what, where the one that names the films is not called image_id."""
-    if file.column(*KEYS) is not None:
-        return []
-    scores = ", ".join(read.scores)
-    words = f"{file.path.name}: the column {read.key!r} is taken as image_id, and as scores {scores}"
-    return [Notice(code="guessed_columns", count=1, message=words)]
+def _notice(code: str, count: int, message: str) -> list[Notice]:
+    return [Notice(code=code, count=count, message=message)] if count else []
 
 
 def _first(bad: pl.Series) -> int | None:
@@ -336,7 +268,7 @@ def _number(file: ScoreFile, rows: pl.DataFrame, column: str) -> pl.Series:
 
 
 def _outcome(file: ScoreFile, rows: pl.DataFrame, p: pl.Series) -> pl.Series:
-    """Read what happened to each question; a number where it was not answered, or none where it was, stops."""
+    """Read the outcomes; a number where it is not `answered`, or none where it is, stops."""
     column = file.column("outcome")
     if column is None:
         return p.is_null().replace_strict({True: "abstained", False: "answered"}, return_dtype=OUTCOME).alias("outcome")
@@ -352,7 +284,7 @@ def _outcome(file: ScoreFile, rows: pl.DataFrame, p: pl.Series) -> pl.Series:
 
 
 def _check_numbers(file: ScoreFile, scored: pl.DataFrame) -> None:
-    """Refuse what is no probability, naming the first."""
+    """Refuse a number that is no probability; the first one is named."""
     p = scored["p"]
     row = _first(p.is_nan() | (p < 0) | (p > 1))
     if row is None:
@@ -366,15 +298,15 @@ def _check_numbers(file: ScoreFile, scored: pl.DataFrame) -> None:
 
 
 def _match(file: ScoreFile, scored: pl.DataFrame, films: pl.Series) -> tuple[pl.DataFrame, list[Notice]]:
-    """Give each row the id of its film: by the whole id, else by its stem where one film alone has it."""
+    """Give each row the id of its image: by the whole id, else by its stem where one image alone has it."""
     ids = pl.DataFrame({"image_id": films, "stem": _stem(films)})
     stems = ids.filter(ids["stem"].is_unique())
     keys = scored["key"].unique(maintain_order=True)
     by_id = pl.DataFrame({"key": keys}).join(ids.select("image_id", key="image_id"), on="key", how="left")
     by_stem = by_id.with_columns(stem=_stem(keys)).join(stems, on="stem", how="left", suffix="_by_stem")
     found = by_stem.select("key", image_id=pl.coalesce("image_id", "image_id_by_stem"))
-    strangers = found.filter(pl.col("image_id").is_null())["key"]
-    if strangers.len() == keys.len():
+    unknown = found.filter(pl.col("image_id").is_null())["key"]
+    if unknown.len() == keys.len():
         raise JudgeError(
             f"{file.path}: of its {several(keys.len(), 'film')} none is in the dataset; the first is {keys[0]!r}, "
             f"the dataset's first {films[0] if films.len() else 'nothing'!r}. Check that both are of one dataset"
@@ -387,10 +319,9 @@ def _match(file: ScoreFile, scored: pl.DataFrame, films: pl.Series) -> tuple[pl.
             f"{file.place(rows[ROW][1])}: ({rows['image_id'][0]}, {rows['finding'][0]}) is scored a second time, "
             f"first in {file.place(rows[ROW][0])}. Keep one score a film and finding"
         )
-    first = strangers.head(1).to_list()
-    words = f"{several(strangers.len(), 'film')} of {file.path.name} not in the dataset, left out; first {first}"
-    odd = [Notice(code="unknown_films", count=strangers.len(), message=words)] if strangers.len() else []
-    return matched, odd
+    first = unknown.head(1).to_list()
+    message = f"{several(unknown.len(), 'film')} of {file.path.name} not in the dataset, left out; first {first}"
+    return matched, _notice("unknown_films", unknown.len(), message)
 
 
 def _stem(names: pl.Series) -> pl.Series:
@@ -398,13 +329,13 @@ def _stem(names: pl.Series) -> pl.Series:
 
 
 def _complete(matched: pl.DataFrame, films: pl.Series, vocabulary: Vocabulary, *, judge: str) -> pl.DataFrame:
-    """Lay out every finding of every film that was scored, in the order of the dataset; what is missing says so."""
+    """Lay out every finding of every scored image, in the order of the dataset; a missing score has a reason."""
     scored = films.to_frame().with_row_index("film").filter(pl.col("image_id").is_in(matched["image_id"].implode()))
     findings = pl.DataFrame({"finding": pl.Series(vocabulary.findings, dtype=vocabulary.enum)})
-    said = matched.with_columns(pl.col("finding").cast(vocabulary.enum)).select(*PAIR, "p", "outcome")
-    whole = scored.join(findings, how="cross").join(said, on=PAIR, how="left").sort("film", "finding")
+    given = matched.with_columns(pl.col("finding").cast(vocabulary.enum)).select(*PAIR, "p", "outcome")
+    whole = scored.join(findings, how="cross").join(given, on=PAIR, how="left").sort("film", "finding")
     inside = pl.col("p").clip(EDGE, 1 - EDGE)
-    in_file = pl.col("finding").is_in(said["finding"].unique().implode())
+    in_file = pl.col("finding").is_in(given["finding"].unique().implode())
     why = (
         pl.when(~in_file).then(pl.lit("the file has no score for this finding"))
         .when(pl.col("outcome").is_null()).then(pl.lit("the file leaves this pair out"))
@@ -426,77 +357,92 @@ def _complete(matched: pl.DataFrame, films: pl.Series, vocabulary: Vocabulary, *
 
 
 def _count_missing(matched: pl.DataFrame, whole: pl.DataFrame, films: pl.Series) -> list[Notice]:
-    """Count what the file does not say."""
+    """Count what the file has no score for."""
     unscored = films.len() - whole["image_id"].n_unique()
-    odd = []
-    if unscored:
-        words = f"{several(unscored, 'film')} of the dataset that the file does not score: the judge says nothing there"
-        odd.append(Notice(code="unscored_films", count=unscored, message=words))
-    silent = whole.filter(whole["outcome"] == "unsupported")
-    lost = silent.filter(silent["finding"].cast(pl.String).is_in(matched["finding"].unique().implode()))
-    if not lost.is_empty():
-        first = ", ".join(map(str, lost.select(PAIR).row(0)))
-        words = f"{several(lost.height, 'pair')} that the file leaves out, unsupported; first {first}"
-        odd.append(Notice(code="unscored_pairs", count=lost.height, message=words))
-    lacking = silent["finding"].cast(pl.String).unique(maintain_order=True).to_list()
-    lacking = [finding for finding in lacking if finding not in set(matched["finding"])]
-    if lacking:
-        words = f"{several(len(lacking), 'finding')} that the file has no score for, unsupported: {', '.join(lacking)}"
-        odd.append(Notice(code="unscored_findings", count=len(lacking), message=words))
+    unsupported = whole.filter(whole["outcome"] == "unsupported").with_columns(pl.col("finding").cast(pl.String))
+    scored = unsupported["finding"].is_in(matched["finding"].unique().implode())
+    lost = unsupported.filter(scored)
+    first = ", ".join(map(str, lost.select(PAIR).row(0))) if lost.height else ""
+    lacking = unsupported.filter(~scored)["finding"].unique(maintain_order=True).to_list()
     empty = whole.filter(whole["outcome"] == "abstained").height
-    if empty:
-        words = f"{several(empty, 'pair')} without a number: abstained"
-        odd.append(Notice(code="abstained_pairs", count=empty, message=words))
-    return odd
-
-
-def _unknown_columns(file: ScoreFile, left: Sequence[str]) -> list[Notice]:
-    if not left:
-        return []
-    name = file.path.name
-    columns = several(len(left), f"column of {name} that is", f"columns of {name} that are")
-    words = f"{columns} no finding of the dataset, not read: {', '.join(left)}"
-    return [Notice(code="unknown_columns", count=len(left), message=words)]
-
-
-def _unknown_findings(file: ScoreFile, long: pl.DataFrame, unknown: Sequence[str]) -> list[Notice]:
-    rows = long["finding"].null_count()
-    if not rows:
-        return []
-    named = ", ".join(unknown) or "no finding named"
-    words = f"{several(rows, 'row')} of {file.path.name} about what is not audited, left out: {named}"
-    return [Notice(code="unknown_findings", count=rows, message=words)]
+    unscored_films = f"{several(unscored, 'film')} of the dataset that the file does not score"
+    unscored_pairs = f"{several(lost.height, 'pair')} that the file leaves out, unsupported; first {first}"
+    unscored_findings = f"{several(len(lacking), 'finding')} that the file has no score for, unsupported"
+    return [
+        *_notice("unscored_films", unscored, f"{unscored_films}: the judge says nothing there"),
+        *_notice("unscored_pairs", lost.height, unscored_pairs),
+        *_notice("unscored_findings", len(lacking), f"{unscored_findings}: {', '.join(lacking)}"),
+        *_notice("abstained_pairs", empty, f"{several(empty, 'pair')} without a number: abstained"),
+    ]
 
 
 def _card(path: Path, judge: str, given: str | Path | None) -> tuple[dict[str, str], list[Notice]]:
-    """Read the card: the one given, else the one beside the file; without one the judge is unknown, which is said."""
+    """Read the card: the one given, else the one beside the file; without one a notice says that it is missing."""
     place = beside(path) if given is None else Path(given)
     if given is not None or place.is_file():
         return read_card(place, judge), []
-    asked = " ".join(f"{field} = ..." for field in FIELDS)
-    words = f"nobody says who made these scores, so its card says unknown: write {place.name} beside them, with {asked}"
-    return {}, [Notice(code="no_card", count=1, message=words)]
+    wanted = " ".join(f"{field} = ..." for field in FIELDS)
+    missing = (
+        f"nobody says who made these scores, so its card says unknown: write {place.name} beside them, with {wanted}"
+    )
+    return {}, _notice("no_card", 1, missing)
 
 
-def _judge_card(file: ScoreFile, said: dict[str, str], called: str, *, picked: str) -> JudgeCard:
-    licence = said.get("licence") or "unknown"
+def _judge_card(file: ScoreFile, fields: dict[str, str], called: str, *, picked: str) -> JudgeCard:
+    licence = fields.get("licence") or "unknown"
     trained: dict[str, Trained] = {"yes": "yes", "no": "no"}
     return JudgeCard(
         judge=called,
         kind="image",
         version=VERSION,
-        model=said.get("model", ""),
-        revision=said.get("revision", ""),
+        model=fields.get("model", ""),
+        revision=fields.get("revision", ""),
         engine="table of scores",
         settings={"file": file.sha256, "picked": picked},
         polarities=("present",),
-        trained_on_target=trained.get(said.get("trained_on_target", ""), "unknown"),
-        evidence=said.get("evidence", ""),
-        held_out=said.get("held_out") == "yes",
+        trained_on_target=trained.get(fields.get("trained_on_target", ""), "unknown"),
+        evidence=fields.get("evidence", ""),
+        held_out=fields.get("held_out") == "yes",
         licence=licence,
         commercial_use=commercial_use(licence),
         observed={"file": file.path.name},
     )
+
+
+def beside(path: Path) -> Path:
+    """Give the place where the card of a file is looked for."""
+    return path.with_name(f"{path.name}.card.toml")
+
+
+def read_card(path: Path, name: str) -> dict[str, str]:
+    """Read the card; fields under `[name]` are of that judge alone, the rest of all in the file."""
+    try:
+        whole = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise JudgeError(f"{path} does not exist. Check the path after --card") from None
+    except OSError as error:
+        raise JudgeError(f"{path} cannot be read: {error.strerror}. Check the path after --card") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise JudgeError(f"{path} is no TOML: {error}. Mend that line") from None
+    shared = {key: value for key, value in whole.items() if not isinstance(value, dict)}
+    own = whole.get(name, {})
+    card: dict[str, str] = {}
+    for key, value in {**shared, **(own if isinstance(own, dict) else {})}.items():
+        if key not in FIELDS:
+            raise UnknownName.of("field of a card", key, FIELDS, where=str(path))
+        if not isinstance(value, str):
+            raise JudgeError(f"{path}: {key} = {value!r} is no text. Put it in quotes")
+        card[key] = value.strip()
+    trained = card.get("trained_on_target", "unknown")
+    if trained not in get_args(Trained):
+        raise UnknownName.of("trained_on_target", trained, get_args(Trained), where=str(path))
+    if card.get("held_out", "") not in {"yes", "no", ""}:
+        raise UnknownName.of("held_out", card["held_out"], ("yes", "no"), where=str(path))
+    if trained != "unknown" and not card.get("evidence"):
+        raise JudgeError(
+            f'{path}: trained_on_target is {trained}, and nothing says how you know. Add: evidence = "..."'
+        )
+    return card
 
 
 @dataclass(frozen=True, kw_only=True)

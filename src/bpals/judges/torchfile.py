@@ -1,11 +1,12 @@
-"""What torch saved, read without torch and without running anything in it.
+"""Files of weights that torch or safetensors saved, read without either package and without running anything.
 
 A torch file is a pickle, and a pickle may name any function of any package to be called. Here a name is never looked
-up: the names that weights need stand for harmless things of our own, a whole module becomes a `Husk` that only holds
-its attributes, and any other name refuses the file before anything is built of it.
+up: the names that weights need stand for harmless things of our own, an object of another package becomes a
+`Placeholder` that only holds its attributes, and any other name refuses the file before anything is built of it.
 
-zip      `archive/data.pkl` and a file a storage, since torch 1.6
-pickle   five pickles and then the storages, before it; also where a file is called `.pth.tar`
+zip           `archive/data.pkl` and one file per storage, since torch 1.6
+pickle        five pickles and then the storages, before it; also where a file is called `.pth.tar`
+safetensors   a header in JSON that says where each tensor lies, then the tensors
 """
 
 from __future__ import annotations
@@ -25,75 +26,62 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-MAGIC = 0x1950A86A20F9469CFC6C
-"""The first number of the older format."""
-HIGHEST = 1001
-"""The version of the older format: there is no other."""
+# The first number of the older torch format, and its version: there is no other.
+MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001
+# Bytes of a safetensors header: the format's own limit.
+LARGEST_HEADER = 100_000_000
+# What to do about a file that is not whole.
 AGAIN = "Download it again, and compare its sha256 with the one that its makers publish"
-"""What to do about a file that is not whole."""
 
 Array = npt.NDArray[Any]
 
+# The upper half of a float; numpy has no such number.
+BFLOAT16 = "bfloat16"
+# Torch's name for a kind of storage -> numpy's name for the numbers in it.
 STORAGES: Mapping[str, str] = {
-    "BFloat16Storage": "bfloat16",
-    "BoolStorage": "?",
-    "ByteStorage": "u1",
-    "CharStorage": "i1",
+    "BoolStorage": "?", "ByteStorage": "u1", "CharStorage": "i1", "ShortStorage": "<i2", "IntStorage": "<i4",
+    "LongStorage": "<i8", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16, "FloatStorage": "<f4",
     "DoubleStorage": "<f8",
-    "FloatStorage": "<f4",
-    "HalfStorage": "<f2",
-    "IntStorage": "<i4",
-    "LongStorage": "<i8",
-    "ShortStorage": "<i2",
-}
-"""Kind of storage -> kind of number in it."""
+}  # fmt: skip
+# The same for safetensors.
+NUMBERS: Mapping[str, str] = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
+    "F16": "<f2", "BF16": BFLOAT16, "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
 
+# Names in checkpoints beside weights: classes of layers, and what people save with them. All become placeholders.
 HARMLESS = (
-    "torch.nn.",
-    "torch.optim.",
-    "torchvision.models.",
-    "torchxrayvision.",
-    "torch.autograd.variable.Variable",
-    "torch.bfloat16",
-    "torch.device",
-    "torch.float",
-    "torch.utils.hooks.",
-    "numpy.core.multiarray.scalar",
-    "numpy.core.multiarray._reconstruct",
-    "numpy._core.multiarray.scalar",
-    "numpy._core.multiarray._reconstruct",
-    "numpy.dtype",
-    "numpy.ndarray",
-    "_codecs.encode",
-    "argparse.Namespace",
-)
-"""What stands in checkpoints beside weights: classes of layers, and what people save with them. All become husks."""
+    "torch.nn.", "torch.optim.", "torchvision.models.", "torchxrayvision.", "torch.utils.hooks.",
+    "torch.autograd.variable.Variable", "torch.bfloat16", "torch.device", "torch.float",
+    "numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct", "numpy._core.multiarray.scalar",
+    "numpy._core.multiarray._reconstruct", "numpy.dtype", "numpy.ndarray", "_codecs.encode", "argparse.Namespace",
+)  # fmt: skip
 
 
 class Unreadable(Exception):
     """A file that is not what it should be, or holds what must not be run: why, in words."""
 
 
-class Husk:
-    """What is left of an object of another package: what it was given and what it held, and nothing that it does."""
+class Placeholder:
+    """An object of another package: its arguments and its attributes, without anything that it does."""
 
-    def __new__(cls, *given: Any, **_named: Any) -> Self:
-        """Keep what it was given."""
-        husk = super().__new__(cls)
-        husk.given = given
-        husk.held = {}
-        return husk
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
 
-    given: tuple[Any, ...]
-    held: dict[str, Any]
+    # In __new__, because a pickle may make an object without calling __init__.
+    def __new__(cls, *arguments: Any, **_named: Any) -> Self:
+        """Keep the arguments."""
+        made = super().__new__(cls)
+        made.arguments, made.attributes = arguments, {}
+        return made
 
-    def __init__(self, *_given: Any, **_named: Any) -> None:
+    def __init__(self, *_arguments: Any, **_named: Any) -> None:
         """Do nothing."""
 
     def __setstate__(self, state: Any) -> None:
-        """Keep what it held."""
+        """Keep the attributes."""
         if isinstance(state, dict):
-            self.held = state
+            self.attributes = state
 
 
 class _Maker:
@@ -112,18 +100,18 @@ class _Maker:
 
 
 class _Kind(NamedTuple):
-    """A kind of storage; a tuple, because a pickle cannot change one."""
+    """A kind of number; a tuple, because a pickle cannot change one."""
 
     number: str
 
     @property
     def size(self) -> int:
         """Bytes of one number."""
-        return 2 if self.number == "bfloat16" else np.dtype(self.number).itemsize
+        return 2 if self.number == BFLOAT16 else np.dtype(self.number).itemsize
 
     def read(self, content: memoryview) -> Array:
-        """Read all numbers of a storage; bfloat16 is the upper half of a float."""
-        if self.number == "bfloat16":
+        """Read all numbers."""
+        if self.number == BFLOAT16:
             return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
         return np.frombuffer(content, self.number)
 
@@ -148,7 +136,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFile:
-    """What a file holds: an object of plain containers, husks and tensors, and the bytes of the tensors."""
+    """What a file holds: an object of plain containers, placeholders and tensors, and the bytes of the tensors."""
 
     whole: Any
     form: str
@@ -166,7 +154,7 @@ class TorchFile:
             )
         numbers = kind.read(content)
         start, shape, strides = storage.start + tensor.start, tensor.shape, tensor.strides
-        if len(shape) != len(strides) or min((start, *shape, *strides)) < 0 or _count(shape) > len(numbers):
+        if len(shape) != len(strides) or min((start, *shape, *strides)) < 0 or math.prod(shape) > len(numbers):
             raise Unreadable(f"a tensor of shape {shape} cannot lie in {len(numbers):,} numbers")
         last = start + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if 0 not in shape and last >= len(numbers):
@@ -215,7 +203,7 @@ def _read_zip(content: bytes) -> TorchFile:
 def _read_pickles(content: bytes) -> TorchFile:
     stream = io.BytesIO(content)
     magic, version, system = (_Inert(stream).load() for _ in range(3))
-    if magic != MAGIC or version != HIGHEST or not isinstance(system, dict):
+    if magic != MAGIC or version != VERSION or not isinstance(system, dict):
         raise Unreadable("it is a pickle, but none that torch saved")
     if not system.get("little_endian", True):
         raise Unreadable("its numbers are big-endian. Save it on a little-endian machine")
@@ -250,7 +238,7 @@ class _Inert(pickle.Unpickler):
         if kind and module in {"torch", "torch.cuda", "torch.storage"}:
             return _Kind(kind)
         if full.startswith(HARMLESS):
-            return Husk
+            return Placeholder
         raise Unreadable(
             f"it wants {full} to be called, which weights do not need; nothing of it was run. If you trust it, load it "
             "where it was made and save its state_dict() with safetensors.torch.save_file"
@@ -283,65 +271,25 @@ def _tensor(storage: Any, start: Any, shape: Sequence[Any], strides: Sequence[An
     return Tensor(storage, int(start), tuple(map(int, shape)), tuple(map(int, strides)))
 
 
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _first(given: Any, *_: Any) -> Any:
-    return given
-
-
-def _empty(*_: Any) -> dict[Any, Any]:
-    return {}
-
-
-def _tuple(given: Any = ()) -> tuple[Any, ...]:
-    return tuple(given)
-
-
-def _new(*_: Any) -> Husk:
-    return Husk()
-
-
+_NEW, _TENSOR, _PARAMETER = _Maker(lambda *_: Placeholder()), _Maker(_tensor), _Maker(lambda tensor, *_: tensor)
+# What a name in a pickle stands for.
 KNOWN: Mapping[str, Callable[..., Any]] = {
     "collections.OrderedDict": OrderedDict,
-    "collections.defaultdict": _Maker(_empty),
+    "collections.defaultdict": _Maker(lambda *_: {}),
     "builtins.dict": dict,
     "builtins.list": list,
     "builtins.set": set,
-    "builtins.object": Husk,
+    "builtins.object": Placeholder,
     "__builtin__.set": set,
-    "__builtin__.object": Husk,
-    "copyreg._reconstructor": _Maker(_new),
-    "copy_reg._reconstructor": _Maker(_new),
-    "torch.Size": _Maker(_tuple),
-    "torch._utils._rebuild_tensor": _Maker(_tensor),
-    "torch._utils._rebuild_tensor_v2": _Maker(_tensor),
-    "torch._utils._rebuild_parameter": _Maker(_first),
-    "torch._utils._rebuild_parameter_with_state": _Maker(_first),
+    "__builtin__.object": Placeholder,
+    "copyreg._reconstructor": _NEW,
+    "copy_reg._reconstructor": _NEW,
+    "torch.Size": _Maker(lambda values=(): tuple(values)),
+    "torch._utils._rebuild_tensor": _TENSOR,
+    "torch._utils._rebuild_tensor_v2": _TENSOR,
+    "torch._utils._rebuild_parameter": _PARAMETER,
+    "torch._utils._rebuild_parameter_with_state": _PARAMETER,
 }
-"""What a name stands for."""
-
-
-LARGEST_HEADER = 100_000_000
-"""Bytes: the format's own limit."""
-
-NUMBERS: Mapping[str, str] = {
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "I16": "<i2",
-    "I32": "<i4",
-    "I64": "<i8",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "F32": "<f4",
-    "F64": "<f8",
-}
-"""What the format calls a kind of number -> what numpy calls it; a BF16 is the upper half of a float."""
 
 
 class _Place(NamedTuple):
@@ -367,7 +315,10 @@ def read_safetensors(content: bytes) -> dict[str, Array]:
     body = memoryview(content)[8 + length :]
     places = sorted(_places(content[8 : 8 + length]))
     _check_cover(places, len(body))
-    return {place.name: _array(place, body) for place in places}
+    return {
+        place.name: _Kind(NUMBERS[place.kind]).read(body[place.start : place.end]).reshape(place.shape)
+        for place in places
+    }
 
 
 def _places(header: bytes) -> list[_Place]:
@@ -391,7 +342,7 @@ def _place(name: str, facts: Mapping[str, Any]) -> _Place:
         raise Unreadable(f"{name} has a shape {shape} or a place [{start}, {end}] that is none")
     if kind not in NUMBERS:
         raise Unreadable(f"{name} is of the kind {kind}; known are {', '.join(NUMBERS)}")
-    if end - start != math.prod(shape) * np.dtype(NUMBERS[kind]).itemsize:
+    if end - start != math.prod(shape) * _Kind(NUMBERS[kind]).size:
         raise Unreadable(f"{name} has the shape {shape} in {kind}, and {end - start:,} bytes")
     return _Place(start, end, name, kind, shape)
 
@@ -407,10 +358,3 @@ def _check_cover(places: list[_Place], size: int) -> None:
     if reached != size:
         what = "is cut off" if reached > size else "goes on after its last tensor"
         raise Unreadable(f"its tensors have {reached:,} bytes, and {size:,} are there: it {what}. {AGAIN}")
-
-
-def _array(place: _Place, body: memoryview) -> Array:
-    numbers: Array = np.frombuffer(body[place.start : place.end], NUMBERS[place.kind])
-    if place.kind == "BF16":
-        numbers = (numbers.astype("<u4") << 16).view("<f4")
-    return numbers.reshape(place.shape)

@@ -168,5 +168,5 @@ def _judgment(about: Literal["finding", "film"], subject: str, pair: dict[str, R
 
 
 def _sigmoid(z: float) -> float:
-    # Each branch stays on the side where exp cannot overflow.
+    # Each branch stays on the side where exp cannot overflow. Not bpals.numeric's: that one differs in the last bit.
     return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))

@@ -1,8 +1,10 @@
-"""What is known of models, and which is the default."""
+"""What is known of models: licence, training, and which one is the default."""
 
 import re
 
-from bpals.judges.cards import default_model, known_models
+import pytest
+
+from bpals.judges.cards import commercial_use, default_model, known_models
 
 
 def test_what_is_known_of_a_model_names_its_source():
@@ -27,3 +29,24 @@ def test_every_revision_is_a_whole_commit_and_every_licence_is_named():
         assert known.licence
         assert known.trained_on_target in {"yes", "no", "unknown"}
     assert known_models()["Qwen/Qwen2.5-VL-3B-Instruct"].commercial_use == "no"
+
+
+@pytest.mark.parametrize(
+    ("licence", "said"),
+    [
+        ("Apache-2.0", "yes"),
+        ("MIT", "yes"),
+        ("BSD-3-Clause", "yes"),
+        ("CC-BY-4.0", "yes"),
+        ("CC-BY-NC-4.0", "no"),
+        ("cc-by-nc-sa-4.0", "no"),
+        ("for research only", "no"),
+        ("Gemma terms of use", "unknown"),
+        ("mitigated", "unknown"),
+        ("unknown", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_a_licence_is_known_by_name_or_not_at_all(licence, said):
+    """Nothing is guessed: what is not known is `unknown`."""
+    assert commercial_use(licence) == said

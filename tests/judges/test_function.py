@@ -1,17 +1,22 @@
-"""A judge in six lines: what a plain function gives becomes a reply, and nothing is ever guessed."""
+"""A judge in six lines: how it is loaded, what its function's result becomes, and which code it is made of."""
 
 # ruff: noqa: ARG001  a judge's function takes both, whether or not it looks at them
 
+import importlib.util
 import math
+import sys
+import textwrap
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import shape
 from bpals.errors import UnknownName, UsageError
 from bpals.findings import NIH, Vocabulary
-from bpals.judges.function import EDGE, NoAnswer, UnreadableFilm, judge, logit
+from bpals.judges.function import EDGE, NoAnswer, UnreadableFilm, closed_over, code_sha256, judge, load, logit
 from bpals.judges.runner.messages import to_judgments
+from bpals.registry import find, parse_spec
 from bpals.testing import check_image_judge, tiny_film
 from bpals.types import Film, ImageJudge, Question
 from world.words import mentions
@@ -274,3 +279,245 @@ def test_a_name_that_cannot_be_one_is_refused_as_on_the_command_line(name, bette
     """One rule for @bpals.judge and for --name."""
     with pytest.raises(UsageError, match=f"{name!r}.*{better!r}"):
         judge(name)
+
+
+ONE = """
+from dataclasses import dataclass
+from bpals.judges.function import judge
+
+@dataclass
+class Scale:
+    by: float = 0.5
+
+@judge("one")
+def one(image, finding):
+    return Scale().by
+
+number = 3
+"""
+
+
+def test_a_judge_is_loaded_by_file_and_name(tmp_path):
+    """Or by the file alone, where it has one judge; twice loaded it is the same judge."""
+    file = tmp_path / "mine.py"
+    file.write_text(ONE)
+    assert load(f"{file}:one").card.judge == "one"
+    assert load(str(file)).card.fingerprint == load(f"{file}:one").card.fingerprint
+
+
+def test_a_judge_is_loaded_by_module_and_name(tmp_path, monkeypatch):
+    """A package of yours that is installed."""
+    (tmp_path / "my_own_module.py").write_text(ONE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load("my_own_module:one").card.judge == "one"
+    del sys.modules["my_own_module"]
+
+
+def test_the_example_keeps_the_contract():
+    """examples/mean_brightness.py, as the command would load it; it says more of a bright film than of a dark one."""
+    spec = parse_spec(f"python:{shape.ROOT / 'examples' / 'mean_brightness.py'}:brightness")
+    judge = find(spec.kind)(spec.target, spec.revision)
+    assert check_image_judge(judge) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        (":two", "no judge is called 'two'. Known: one"),
+        (":number", "number is no judge. Write @bpals.judge"),
+        (":Scale", "Scale is no judge"),
+    ],
+)
+def test_a_wrong_name_is_one_line(tmp_path, name, error):
+    """With what the file does have."""
+    file = tmp_path / "mine.py"
+    file.write_text(ONE)
+    with pytest.raises(UsageError, match=error):
+        load(f"{file}{name}")
+
+
+def test_a_file_with_two_judges_asks_which(tmp_path):
+    """None is chosen in silence."""
+    file = tmp_path / "mine.py"
+    file.write_text(ONE + "\n@judge('two')\ndef two(image, finding):\n    return 0.1\n")
+    with pytest.raises(UnknownName, match="Known: one, two"):
+        load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("x = 1\n", "has no judge. Write @bpals.judge"),
+        ("def f(:\n", "cannot be loaded: .*Mend the file"),
+        ("import no_such_package_at_all\n", "No module named 'no_such_package_at_all'"),
+    ],
+)
+def test_a_file_that_is_none_is_one_line(tmp_path, text, error):
+    """No judge, no Python, or a package that is not there; and nothing half-loaded stays."""
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=error):
+        load(f"{file}:one")
+
+
+@pytest.mark.parametrize("target", ["gone.py:f", "no_such_module_at_all:f", "..:f", ":f"])
+def test_what_is_not_there_is_one_line(target):
+    """A file, a module, a word that cannot be either."""
+    with pytest.raises(UsageError, match=r"python:"):
+        load(target)
+
+
+def test_a_revision_belongs_into_the_decorator():
+    """A function has none of its own."""
+    with pytest.raises(UsageError, match=r"revision=\.\.\. .*@bpals.judge"):
+        load("mine.py:f", "abc")
+
+
+def test_a_mistake_in_the_file_is_the_authors_and_told_in_one_line(tmp_path):
+    """A judge without its name, or a name that is not there, is no bug of bpals."""
+    for text in ("import bpals\n\n@bpals.judge()\ndef f(image, finding):\n    return 0.5\n", "nobody_knows_it\n"):
+        file = tmp_path / "mine.py"
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(UsageError, match=r"cannot be loaded: "):
+            load(str(file))
+
+
+FILE = """
+import math
+from statistics import mean as middle
+
+SCALE = 2
+OTHER = 3
+
+
+class Ruler:
+    def measure(self, x):
+        return x
+
+
+def halve(x):
+    return x / SCALE
+
+
+def unused(x):
+    return x * OTHER
+
+
+def mine(image, finding):
+    # a comment of its own
+    return halve(Ruler().measure(middle([0.5]))) + math.pi
+
+
+def second(image, finding):
+    return 0.5
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a file and give what one of its functions is called."""
+    count = iter(range(1000))
+
+    def written(text, name="mine"):
+        path = tmp_path / f"judge{next(count)}.py"
+        path.write_text(textwrap.dedent(text))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return getattr(module, name)
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("+ math.pi", "- math.pi"),
+        ("return x / SCALE", "return x * SCALE"),
+        ("SCALE = 2", "SCALE = 3"),
+        ("        return x\n", "        return -x\n"),
+        ("from statistics import mean as middle", "from statistics import median as middle"),
+        ("import math\n", "import cmath as math\n"),
+    ],
+)
+def test_a_change_that_it_reaches_is_another_judge(written, old, new):
+    """Its own lines, a helper, a constant of the helper, a class, an import."""
+    assert old in FILE
+    assert code_sha256(written(FILE)) != code_sha256(written(FILE.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("OTHER = 3", "OTHER = 4"), ("\n\ndef unused", "\n# a note\n\n\ndef unused"), ("return x * OTHER", "return 0")],
+)
+def test_a_change_that_it_does_not_reach_is_none(written, old, new):
+    """A file can be worked on without asking everything again."""
+    assert old in FILE
+    assert code_sha256(written(FILE)) == code_sha256(written(FILE.replace(old, new)))
+
+
+def test_two_functions_of_one_file_are_two(written):
+    """Also if they have the same body."""
+    twin = FILE + "\n\ndef third(image, finding):\n    return 0.5\n"
+    assert code_sha256(written(twin, "second")) != code_sha256(written(twin, "third"))
+
+
+def test_the_decorator_is_no_part_of_the_code(written):
+    """What it says stands on the card; a corrected licence does not ask everything again."""
+    text = """
+    from bpals.judges.function import judge
+    @judge("mine", licence="{}")
+    def mine(image, finding):
+        return 0.5
+    """
+    first, second = (written(text.format(licence)) for licence in ("MIT", "Apache-2.0"))
+    assert first.card.fingerprint == second.card.fingerprint
+
+
+def test_what_a_function_closes_over_is_written_down(written):
+    """Plain values in full, functions by their code, others by their type; defaults too."""
+    text = """
+    class Model:
+        pass
+
+    def make(scale, names, model, function, late):
+        def mine(image, finding, power=2, *, mode="x"):
+            return scale, names, model, function, later
+        if late:
+            later = 1
+        return mine
+    def one(x):
+        return 1
+    def two(x):
+        return 2
+    import sys
+    mine = make(1.5, ["a", ("b", None)], Model(), one, False)
+    """
+    held = closed_over(written(text))
+    assert held["scale"] == "1.5"
+    assert held["names"] == "list('a', tuple('b', None))"
+    assert held["model"] == "Model"
+    assert held["later"] == "None"
+    assert (held["power"], held["mode"]) == ("2", "'x'")
+    assert held["function"].startswith("sha256:")
+    assert held["function"] != closed_over(written(text.replace("Model(), one", "Model(), two")))["function"]
+
+
+def test_a_function_without_a_text_is_known_by_its_compiled_form():
+    """As in a plain prompt, or made by exec: it still has a hash, and another body another one."""
+
+    def made(text):
+        space = {}
+        exec(text, space)  # noqa: S102  that is what is tested
+        return space["f"]
+
+    one = code_sha256(made("def f(image, finding): return 0.5"))
+    assert one == code_sha256(made("def f(image, finding): return 0.5"))
+    assert one != code_sha256(made("def f(image, finding): return 0.6"))
+    assert one != code_sha256(made("def f(image, finding): return (lambda: 0.5)()"))
+
+
+def test_a_helper_bound_inside_an_if_is_found(written):
+    """A name may be bound anywhere at the top of a file."""
+    text = "try:\n    import json as j\nexcept ImportError:\n    j = {}\ndef mine(i, f):\n    return j\n"
+    assert code_sha256(written(text)) != code_sha256(written(text.replace("j = {}", "j = 1")))

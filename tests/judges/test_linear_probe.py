@@ -16,10 +16,10 @@ from bpals.judges.linear_probe import (
     LEAST_CLAIMS,
     LEAST_FILMS,
     NOTHING_LEARNT,
+    Labels,
     Moments,
     ProbeJudge,
     Scale,
-    Told,
     cross_fit,
     fit,
     gather,
@@ -176,7 +176,9 @@ def test_a_flipped_claim_leaves_no_trace_below_the_last_decimal_either(seen):
     fold = record.fold_of(patients(images).to_numpy().astype(np.str_), 5)
     here = fold == 2
     turned = np.where(here[:, None] & np.isin(states, (0, 1)), 1 - states, states)
-    before, after = (cross_fit(features, Told(states=each, fold=fold, folds=5)).p_present for each in (states, turned))
+    before, after = (
+        cross_fit(features, Labels(states=each, fold=fold, folds=5)).p_present for each in (states, turned)
+    )
     assert np.array_equal(before[:, here], after[:, here], equal_nan=True)
     assert not np.array_equal(before[:, ~here], after[:, ~here], equal_nan=True)
 
@@ -196,7 +198,7 @@ def test_only_other_patients_are_counted(seen):
     fold = record.fold_of(patients(images).to_numpy().astype(np.str_), 5)
     rare = np.zeros_like(states)
     rare[np.flatnonzero(fold == 0)[:LEAST_CLAIMS]] = 1
-    told = Told(states=rare, fold=fold, folds=5)
+    told = Labels(states=rare, fold=fold, folds=5)
     why = linear_probe._unsupported(told)
     assert {number for number, _ in why} == {0}
 
@@ -240,7 +242,7 @@ def test_moments_in_pieces_are_the_ridge_of_the_whole(seen):
     images, claims, features, _ = seen
     states = record.state_matrix(images, claims, WORDS)[:, :2]
     known = np.isin(states, (0, 1)).all(axis=1)
-    told = Told(states=np.where(known[:, None], states, np.nan), fold=np.arange(len(states)) % 3, folds=3)
+    told = Labels(states=np.where(known[:, None], states, np.nan), fold=np.arange(len(states)) % 3, folds=3)
     scale = Scale.of(features)
     whole = Moments.of(gather(features, scale, told, known))
     (lines,) = fit(whole, [40.0])
@@ -328,6 +330,6 @@ def test_cross_fitting_reports_how_far_it_is(seen):
     shares = []
     states = record.state_matrix(images, claims, WORDS)
     fold = record.fold_of(patients(images).to_numpy().astype(np.str_), 5)
-    cross_fit(features, Told(states=states, fold=fold, folds=5), shares.append)
+    cross_fit(features, Labels(states=states, fold=fold, folds=5), shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0

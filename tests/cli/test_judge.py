@@ -51,7 +51,7 @@ def test_a_run_ends_with_all_six_outcomes_and_what_to_type_next(capsys, small, t
     """The counts stand on stdout, each outcome by name, and so do the next two commands."""
     assert obey(run_words(small, tmp_path)) == 0
     shown = capsys.readouterr()
-    assert "stub: done, 24 films, 72" in shown.out
+    assert "stub: done, 24 images, 72" in shown.out
     assert mentions(shown.out, "answered 72", "abstained 0", "refused 0", "unparsed 0", "unsupported 0", "failed 0")
     assert f"bpals judge card stub --workspace {tmp_path}" in shown.out
     assert f"bpals audit --workspace {tmp_path}" in shown.out
@@ -111,7 +111,7 @@ def test_a_spent_budget_is_exit_code_3(capsys, small, server, tmp_path):
     assert "stub-vlm: budget, " in shown.out
     assert "tokens are spent" in shown.err
     assert obey(words) == 0
-    assert "done, 6 films, 18 pairs" in capsys.readouterr().out
+    assert "done, 6 images, 18 pairs" in capsys.readouterr().out
 
 
 def test_too_many_failures_are_exit_code_3(capsys, small, server, tmp_path):

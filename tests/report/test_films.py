@@ -30,10 +30,10 @@ def test_odd_films_are_counted_once_each_with_examples(page):
     """A film has a row in each claim, and is one film."""
     signal = looked(page.signal, [["turned", "unlike"], ["turned"], [], ["turned"], ["turned"], ["turned"]])
     found = odd_films(signal)
-    assert found.checked == len(page.dataset.images)
-    assert found.odd == 5
-    assert [(name, count) for name, count, _ in found.rows] == [("Turned", 5), ("Unlike the others", 1)]
-    assert found.rows[0][2].count("what it says") == EXAMPLES
+    assert found["checked"] == len(page.dataset.images)
+    assert found["odd"] == 5
+    assert [(name, count) for name, count, _ in found["rows"]] == [("Turned", 5), ("Unlike the others", 1)]
+    assert found["rows"][0][2].count("what it says") == EXAMPLES
     text = render(dataclasses.replace(page, signal=signal))
     assert "The images themselves" in text
     assert signal["image_id"][0] in text
@@ -42,7 +42,7 @@ def test_odd_films_are_counted_once_each_with_examples(page):
 def test_sound_films_are_said_to_be_sound(page):
     """A part of the page without a table."""
     found = odd_films(looked(page.signal, []))
-    assert (found.odd, found.rows) == (0, ())
+    assert (found["odd"], found["rows"]) == (0, [])
 
 
 @pytest.mark.parametrize("check", CHECK_WORDS)

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from bpals.score.intervals import Resampling
-from bpals.score.scorecard import FIGURES, GIVEN, METHODS, scorecard
+from bpals.score.scorecard import FIGURES, METHODS, scorecard
 
 pytestmark = pytest.mark.quick
 
@@ -96,7 +96,10 @@ def test_a_row_has_the_promised_keys(ten):
     for each in ten:
         assert list(each) == ["finding", "given", "method", "n", "errors", *figures, *extra]
     assert {(r["finding"], r["given"], r["method"]) for r in ten} == {
-        (finding, given, method) for finding in ("Mass", "pooled") for given in GIVEN for method in METHODS
+        (finding, given, method)
+        for finding in ("Mass", "pooled")
+        for given in ("all", "present", "absent")
+        for method in METHODS
     }
 
 

@@ -38,7 +38,7 @@ LONGEST = (
     "test_kills.py", "review/pages/test_reading.py", "signal/test_stacker_safety.py", "review/pages/test_past.py",
     "judges/test_llamacpp.py", "test_audit_tables.py", "judges/test_checkpoint.py", "signal/test_pool.py",
     "test_readers_beside_a_judge.py", "cli/test_judge.py", "judges/test_runner_kills.py", "cli/test_audit.py",
-    "cli/test_reviewserve.py", "test_relearning.py", "judges/test_record.py", "judges/test_hf.py", "test_probing.py",
+    "cli/test_review_serve.py", "test_relearning.py", "judges/test_record.py", "judges/test_hf.py", "test_probing.py",
 )  # fmt: skip
 """Files that take longest, the longest first."""
 EXPERT = (ROOT / os.environ.get("BPALS_TEST_DATA", "../shared/data") / "expert").resolve()

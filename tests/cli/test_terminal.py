@@ -1,4 +1,4 @@
-"""The live line of a judge run: what it says, and to whom."""
+"""What the commands share: options, tables, and the live line of a judge run."""
 
 import contextlib
 import os
@@ -6,11 +6,12 @@ import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import shape
-from bpals.cli.terminal import LiveLine, line_of, span
+from bpals.cli.terminal import LiveLine, given_files, line_of, span
 from bpals.judges.runner.progress import Snapshot
 from bpals.types import Usage
 from world.snapshots import assert_snapshot
@@ -95,3 +96,15 @@ def test_on_a_terminal_the_line_is_drawn_whole_and_wiped(tmp_path):
     assert "7/600 images" in text
     assert "2:10 min left" in text
     assert text.endswith("done")
+
+
+def test_one_file_is_heard():
+    """Or none."""
+    assert given_files([Path("reads.csv")]) == Path("reads.csv")
+    assert given_files(None) is None
+    assert given_files([]) is None
+
+
+def test_several_files_are_all_heard():
+    """In the order in which they were named."""
+    assert given_files([Path("a.csv"), Path("b.csv")]) == [Path("a.csv"), Path("b.csv")]

@@ -12,17 +12,8 @@ import polars as pl
 import typer
 from rich.table import Table
 
-from bpals.cli.terminal import (
-    AS_JSON,
-    AUDIT,
-    NEW_WORKSPACE,
-    Row,
-    alone,
-    given_files,
-    print_notes,
-    print_tables,
-    progress,
-)
+from bpals.cli import terminal
+from bpals.cli.terminal import AS_JSON, AUDIT, NEW_WORKSPACE, Row, takes
 from bpals.store.workspace import summary
 from bpals.tasks.audit import Run
 from bpals.tasks.audit import audit as run_audit
@@ -32,39 +23,27 @@ from bpals.text import several
 def audit(  # noqa: PLR0913  an option of the command is a parameter
     source: Annotated[str | None, typer.Option(help="nih (embedded), nih:FILE or table:FILE.")] = None,
     mapping: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.toml|NAME", help="How to read a table: a file, or chexpert, padchest, vindr, nih."),
+        str | None, takes("FILE.toml|NAME", "How to read a table: a file, or chexpert, padchest, vindr, nih.")
     ] = None,
     workspace: NEW_WORKSPACE = AUDIT,
     judges: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME", help="Use these judges only; by default record and every finished one."),
+        str | None, takes("NAME,NAME", "Use these judges only; by default record and every finished one.")
     ] = None,
     calibrate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND=PATH", help="Fit on expert labels: four-findings=PATH, all-findings=PATH, table=FILE."
-        ),
+        str | None, takes("KIND=PATH", "Fit on expert labels: four-findings=PATH, all-findings=PATH, table=FILE.")
     ] = None,
-    calibrate_split: Annotated[
-        str | None, typer.Option(metavar="val|test|all", help="Which of the expert labels; all by default.")
-    ] = None,
+    calibrate_split: Annotated[str | None, takes("val|test|all", "Which of the expert labels; all by default.")] = None,
     reviews: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Single reads, one row per read: trust is fitted on them, and where readers would split. Repeatable.",
+        takes(
+            "PATH",
+            "Single reads, one row per read: trust is fitted on them, and where readers would split. Repeatable.",
         ),
     ] = None,
-    reviews_split: Annotated[
-        str | None, typer.Option(metavar="val|test|all", help="Which of the reads; all by default.")
-    ] = None,
+    reviews_split: Annotated[str | None, takes("val|test|all", "Which of the reads; all by default.")] = None,
     refit: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND=PATH",
-            help="Expert labels of images drawn at random from those audited: fits how common errors are.",
-        ),
+        takes("KIND=PATH", "Expert labels of images drawn at random from those audited: fits how common errors are."),
     ] = None,
     refit_split: Annotated[str | None, typer.Option(help="Which rows of the sample: val, test or all.")] = None,
     no_reviews: Annotated[
@@ -73,7 +52,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     as_json: AS_JSON = False,
 ) -> None:
     """Give every label of a dataset a trust, with a report. With no option: the embedded NIH ChestX-ray14 record."""
-    with progress() as show:
+    with terminal.progress() as show:
         run = run_audit(
             source,
             mapping=mapping,
@@ -81,14 +60,14 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
             judges=judges,
             calibrate=calibrate,
             calibrate_split=calibrate_split,
-            reviews=given_files(reviews),
+            reviews=terminal.given_files(reviews),
             reviews_split=reviews_split,
             refit=refit,
             refit_split=refit_split,
             no_reviews=no_reviews,
             progress=show,
         )
-    print_notes(notice["message"] for notice in run.record["notices"])
+    terminal.print_notes(notice["message"] for notice in run.record["notices"])
     if as_json:
         print(json.dumps(run.record, indent=1, ensure_ascii=False))
     else:
@@ -108,7 +87,7 @@ def _print(run: Run) -> None:
         table.add_section()
         for row in _summary(run.groups).iter_rows(named=True):
             table.add_row(*_cells(row, follows=False))
-    print_tables([table])
+    terminal.print_tables([table])
     for line in _meaning(run, members):
         print(line)
     print("The flags count presences; `missed?` counts absences that are likely mislabelled.")
@@ -207,4 +186,4 @@ def _summary(signal: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-app = alone(audit, "bpals audit --source table:my.csv --mapping my.toml --workspace audit")
+app = terminal.alone(audit, "bpals audit --source table:my.csv --mapping my.toml --workspace audit")

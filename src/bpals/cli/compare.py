@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from bpals.cli import terminal
-from bpals.cli.terminal import AS_JSON, AUDIT, BOOTSTRAP, JUDGE, RESAMPLING_SEED, SPLIT, WORKSPACE, Row, number, sheet
+from bpals.cli.terminal import AS_JSON, AUDIT, BOOTSTRAP, RESAMPLING_SEED, SPLIT, WORKSPACE, Row, number, sheet, takes
 from bpals.score.intervals import Resampling
 from bpals.tasks.compare import LABELS, SHOWN, Comparison, comparison_page
 from bpals.tasks.compare import compare as run_comparison
@@ -157,20 +157,17 @@ def _count(value: float | None) -> str:
 
 
 def compare(  # noqa: PLR0913  an option of the command is a parameter
-    a: Annotated[str, typer.Argument(help=JUDGE)],
+    a: Annotated[str, typer.Argument(help=terminal.JUDGE)],
     b: Annotated[str, typer.Argument(help="Another one.")],
     workspace: WORKSPACE = AUDIT,
     reference: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND=PATH", help="Expert labels, as in `bpals score`. Repeatable."),
+        list[str] | None, takes("KIND=PATH", "Expert labels, as in `bpals score`. Repeatable.")
     ] = None,
     split: SPLIT = "all",
     images: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Where the images are; by default where `judge run` found them.")
+        Path | None, takes("PATH", "Where the images are; by default where `judge run` found them.")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The page; by default compare-A-B.html in the workspace.")
-    ] = None,
+    html: Annotated[Path | None, takes("FILE", "The page; by default compare-A-B.html in the workspace.")] = None,
     bootstrap: BOOTSTRAP = 1000,
     seed: RESAMPLING_SEED = 0,
     as_json: AS_JSON = False,

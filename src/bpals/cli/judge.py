@@ -15,7 +15,7 @@ import typer
 
 from bpals.cli import terminal
 from bpals.cli.compare import compare
-from bpals.cli.terminal import AS_JSON, AUDIT, JUDGE, NEW_WORKSPACE, SPLIT, WORKSPACE, Row, number, sheet
+from bpals.cli.terminal import AS_JSON, AUDIT, JUDGE, NEW_WORKSPACE, SPLIT, WORKSPACE, Row, number, sheet, takes
 from bpals.errors import UnknownName, UsageError
 from bpals.images.prepare import Preparation
 from bpals.judges.runner.ray_executor import RayExecutor
@@ -54,9 +54,7 @@ LISTED = 20
 DIGITS = ("seed",)
 """Whole numbers that count nothing: a seed is a name made of digits, and has no thousands."""
 RUN_NOW = [kind for kind in JUDGES.every() if kind.runs != "audit"]
-LEDGER = Annotated[
-    str | None, typer.Option(metavar="URL", help="Its ledger on PostgreSQL, if the workspace does not remember it.")
-]
+LEDGER = Annotated[str | None, takes("URL", "Its ledger on PostgreSQL, if the workspace does not remember it.")]
 
 app = terminal.group("judge", "Ask image judges about the images, and compare them.", "bpals judge list")
 
@@ -247,8 +245,7 @@ def merge(
     parts: Annotated[list[Path], typer.Argument(metavar="DIR...", help="The workspaces of the shards; only read.")],
     workspace: NEW_WORKSPACE,
     ledger: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Keep the answers on PostgreSQL: postgresql://NAME@HOST/DATABASE."),
+        str | None, takes("URL", "Keep the answers on PostgreSQL: postgresql://NAME@HOST/DATABASE.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if two parts contradict each other.")] = False,
     as_json: AS_JSON = False,
@@ -310,7 +307,7 @@ def card(
     judge: Annotated[str, typer.Argument(help=JUDGE)],
     workspace: WORKSPACE = AUDIT,
     reference: Annotated[
-        str | None, typer.Option(metavar="KIND=PATH", help="Expert labels to score it against, as in `bpals score`.")
+        str | None, takes("KIND=PATH", "Expert labels to score it against, as in `bpals score`.")
     ] = None,
     split: SPLIT = "all",
     as_json: AS_JSON = False,

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from bpals.cli.terminal import AS_JSON, group
+from bpals.cli.terminal import AS_JSON, group, takes
 from bpals.judges.backbone import build as build_lite0
 
 app = group("probe", "Make the backbone of the probe.", "bpals probe build")
@@ -16,9 +14,7 @@ app = group("probe", "Make the backbone of the probe.", "bpals probe build")
 
 @app.command(epilog="Example: bpals probe build")
 def build(
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.onnx", help="Where to put it; by default where probe:lite0 looks.")
-    ] = None,
+    out: Annotated[Path | None, takes("FILE.onnx", "Where to put it; by default where probe:lite0 looks.")] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Make the default backbone, EfficientNet-Lite0, out of two installed packages: once, and about 5 seconds."""

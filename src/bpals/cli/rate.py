@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from bpals.cli import terminal
-from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, number, sheet
+from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, number, sheet, takes
 from bpals.errors import UsageError
 from bpals.tasks.rate import Plan, Rates, plan_rate, write_list
 from bpals.tasks.rate import rate as estimate_rates
@@ -39,20 +39,14 @@ def rate(  # noqa: PLR0913  an option of the command is a parameter
     context: typer.Context,
     reviews: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="The reads: image_id, finding, reader, verdict, inclusion. May be given again."
-        ),
+        takes("FILE", "The reads: image_id, finding, reader, verdict, inclusion. May be given again."),
     ] = None,
     workspace: WORKSPACE = AUDIT,
-    group_by: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Also by sex, age or view. May be given again.")
-    ] = None,
+    group_by: Annotated[list[str] | None, takes("COLUMN", "Also by sex, age or view. May be given again.")] = None,
     simple_random: Annotated[
         bool, typer.Option("--simple-random", help="Every pair of a finding had the same chance to be read.")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the reads with the chance of each being drawn.")
-    ] = None,
+    out: Annotated[Path | None, takes("FILE", "Also write the reads with the chance of each being drawn.")] = None,
     as_json: AS_JSON = False,
     seed: SEED = 0,
 ) -> None:
@@ -79,15 +73,14 @@ def rate(  # noqa: PLR0913  an option of the command is a parameter
 @app.command("plan", epilog="Example: bpals rate plan --findings Pneumothorax,Hernia --reads 300 --out reads.csv")
 def plan(
     workspace: WORKSPACE = AUDIT,
-    findings: Annotated[str, typer.Option(metavar="A,B", help="Which findings to read; by default all.")] = "",
+    findings: Annotated[str, takes("A,B", "Which findings to read; by default all.")] = "",
     reads: Annotated[
         int | None, typer.Option(metavar="N", help="How many pairs to read of each finding.", min=1)
     ] = None,
     width: Annotated[
-        float | None,
-        typer.Option(metavar="W", help="Instead: as many as an interval of this width takes, such as 0.03."),
+        float | None, takes("W", "Instead: as many as an interval of this width takes, such as 0.03.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The reading list to write.")] = Path("reads.csv"),
+    out: Annotated[Path, takes("FILE", "The reading list to write.")] = Path("reads.csv"),
     as_json: AS_JSON = False,
     seed: SEED = 0,
 ) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bpals.cli import terminal
-from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, sheet
+from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, sheet, takes
 from bpals.errors import MissingExtra, UsageError
 from bpals.registry import EXPORTS, option
 from bpals.reviews.verdicts import write_sheet
@@ -136,8 +136,7 @@ def verify_log(
     workspace: WORKSPACE = AUDIT,
     ledger: LEDGER = None,
     head: Annotated[
-        str | None,
-        typer.Option(metavar="HASH", help="The head that was printed before: nothing up to it may be missing."),
+        str | None, takes("HASH", "The head that was printed before: nothing up to it may be missing.")
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:
@@ -161,10 +160,8 @@ def add(
     name: NAME,
     role: Annotated[str, typer.Option(help="reader, adjudicator or admin.")] = "reader",
     totp: Annotated[bool, typer.Option("--totp", help="Ask for a code at login too.")] = False,
-    email: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Enter by OIDC with this address, and without a password.")
-    ] = None,
-    oidc: Annotated[Path | None, typer.Option(metavar="FILE", help="The OIDC provider that knows the address.")] = None,
+    email: Annotated[str | None, takes("ADDRESS", "Enter by OIDC with this address, and without a password.")] = None,
+    oidc: Annotated[Path | None, takes("FILE", "The OIDC provider that knows the address.")] = None,
     workspace: WORKSPACE = AUDIT,
     ledger: LEDGER = None,
 ) -> None:
@@ -240,7 +237,7 @@ def _password(name: str) -> str:
 @app.command("progress", epilog="Example: bpals review progress --workspace audit --json")
 def progress_of_study(
     workspace: WORKSPACE = AUDIT,
-    study: Annotated[str | None, typer.Option(metavar="NAME", help="Which study; by default the last.")] = None,
+    study: Annotated[str | None, takes("NAME", "Which study; by default the last.")] = None,
     ledger: LEDGER = None,
     as_json: AS_JSON = False,
 ) -> None:
@@ -362,14 +359,12 @@ def _fitting(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], wid
 
 @app.command("export", epilog="Example: bpals review export --format label-studio --out tasks.json")
 def export(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="A new file, or for dicom-sr a new folder.")],
+    out: Annotated[Path, takes("FILE", "A new file, or for dicom-sr a new folder.")],
     format_: Annotated[
         str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; .csv and .parquet tell it by themselves.")
     ] = None,
     workspace: WORKSPACE = AUDIT,
-    images: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The images, where the workspace does not know them.")
-    ] = None,
+    images: Annotated[Path | None, takes("PATH", "The images, where the workspace does not know them.")] = None,
     ledger: LEDGER = None,
     as_json: AS_JSON = False,
 ) -> None:
@@ -391,7 +386,7 @@ def import_(
     format_: Annotated[
         str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; by default its content tells.")
     ] = None,
-    reader: Annotated[str | None, typer.Option(metavar="NAME", help="Who read, where the file names nobody.")] = None,
+    reader: Annotated[str | None, takes("NAME", "Who read, where the file names nobody.")] = None,
     workspace: WORKSPACE = AUDIT,
     ledger: LEDGER = None,
     as_json: AS_JSON = False,
@@ -414,26 +409,20 @@ def import_(
 def next_(  # noqa: PLR0913  an option of the command is a parameter
     workspace: WORKSPACE = AUDIT,
     n: Annotated[int, typer.Option("--n", metavar="N", help="How many pairs.")] = 50,
-    findings: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these findings; by default all of the audit.")
-    ] = None,
+    findings: Annotated[str | None, takes("A,B", "Only these findings; by default all of the audit.")] = None,
     gain: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FINDING=X", help="What an error of a finding is worth, beside 1. May be given again."),
+        list[str] | None, takes("FINDING=X", "What an error of a finding is worth, beside 1. May be given again.")
     ] = None,
     reviews: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Reads that there are: what was read is not offered again. May be given again."
-        ),
+        takes("FILE", "Reads that there are: what was read is not offered again. May be given again."),
     ] = None,
-    random_share: Annotated[float, typer.Option(metavar="X", help="Share that is drawn at random, unmarked.")] = 0.2,
-    readers_per_pair: Annotated[int, typer.Option(metavar="K", help="Offer a pair until K have read it.")] = 1,
+    random_share: Annotated[float, takes("X", "Share that is drawn at random, unmarked.")] = 0.2,
+    readers_per_pair: Annotated[int, takes("K", "Offer a pair until K have read it.")] = 1,
     all_films: Annotated[bool, typer.Option("--all-films", help="Several images of a patient may be offered.")] = False,
     seed: Annotated[int, typer.Option(help="Where the drawing starts.")] = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a sheet for the reader to fill in, and FILE's key beside it."),
+        Path | None, takes("FILE", "Write a sheet for the reader to fill in, and FILE's key beside it.")
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from bpals.cli import terminal
-from bpals.cli.terminal import AS_JSON, AUDIT, BOOTSTRAP, RESAMPLING_SEED, SPLIT, WORKSPACE, Row, number, sheet
+from bpals.cli.terminal import AS_JSON, AUDIT, BOOTSTRAP, RESAMPLING_SEED, SPLIT, WORKSPACE, Row, number, sheet, takes
 from bpals.errors import UsageError
 from bpals.report.scorecard_page import render_scorecard
 from bpals.reviews.agreement import MAJORITY, MEAN, OTHERS
@@ -37,9 +37,9 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
     workspace: WORKSPACE = AUDIT,
     reference: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KIND=PATH",
-            help="Expert labels: four-findings=PATH, all-findings=PATH, table=FILE or boxes. May be given again.",
+        takes(
+            "KIND=PATH",
+            "Expert labels: four-findings=PATH, all-findings=PATH, table=FILE or boxes. May be given again.",
         ),
     ] = None,
     split: SPLIT = "all",
@@ -47,16 +47,14 @@ def score(  # noqa: PLR0913  an option of the command is a parameter
         bool, typer.Option(help="Keep to images that every image judge answered, and give each judge its own row.")
     ] = False,
     readers: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="A file with one row per reader: score single readers beside bpals."),
+        Path | None, takes("PATH", "A file with one row per reader: score single readers beside bpals.")
     ] = None,
     min_readers: Annotated[
-        int | None,
-        typer.Option(metavar="K", help="all-findings by reader: present if at least K say so, not the majority."),
+        int | None, takes("K", "all-findings by reader: present if at least K say so, not the majority.")
     ] = None,
     as_json: AS_JSON = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables, for a README.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with the plots.")] = None,
+    html: Annotated[Path | None, takes("FILE", "Also write a page with the plots.")] = None,
     bootstrap: BOOTSTRAP = 1000,
     seed: RESAMPLING_SEED = 0,
 ) -> None:

@@ -29,13 +29,19 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+
+def takes(metavar: str, meaning: str) -> Any:
+    """Declare an option that takes a value, and what that value is."""
+    return typer.Option(metavar=metavar, help=meaning)
+
+
 AUDIT = Path("audit")
 """The workspace where none is named."""
 WORKSPACE = Annotated[Path, typer.Option(help="The folder of the audit.")]
 NEW_WORKSPACE = Annotated[Path, typer.Option(help="The folder to write to.")]
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
 SPLIT = Annotated[str, typer.Option(help="Which rows of the reference: val, test or all.")]
-BOOTSTRAP = Annotated[int, typer.Option(metavar="N", help="Resamples of patients for the intervals.")]
+BOOTSTRAP = Annotated[int, takes("N", "Resamples of patients for the intervals.")]
 RESAMPLING_SEED = Annotated[int, typer.Option(help="Where the resampling starts.")]
 JUDGE = "A judge of the workspace; `record` is the metadata judge."
 

@@ -252,7 +252,7 @@ def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(capsys, small, sta
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
-        films = int(re.search(r"stub-vlm: interrupted, (\d+) films", out)[1])
+        films = int(re.search(r"stub-vlm: interrupted, (\d+) images", out)[1])
         assert errors.splitlines()[-1].startswith("bpals: interrupted;")
         assert Workspace(tmp_path).judge("stub-vlm").answers().height == films * 3
         assert rows(capsys, tmp_path)[0]["state"] == "interrupted"

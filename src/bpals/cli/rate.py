@@ -187,7 +187,7 @@ def rate_caution(plan: Plan) -> str:
     if not plan.guessed:
         return ""
     return (
-        f"The trust of {', '.join(plan.guessed)} was not fitted on expert labels: there `expected` says how badly "
+        f"No expert label stands behind the trust of {', '.join(plan.guessed)}: there `expected` says how badly "
         "labels fit their surroundings, mostly far more than are wrong. So these widths are too wide, and --width "
         "asks for too many reads. The rate itself does not rest on it: bpals rate tells the true width after any "
         "number of reads."

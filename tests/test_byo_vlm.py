@@ -44,7 +44,7 @@ def test_the_page_works_from_top_to_bottom(place, llamacpp_url, capfd, monkeypat
     """Each command succeeds, and the judges, the comparison and the audit are there at the end."""
     monkeypatch.chdir(place)
     everything = "\n".join(type_in(line, llamacpp_url, capfd) for line in COMMANDS)
-    assert "vlm: done, 4 films, 12 pairs" in everything
+    assert "vlm: done, 4 images, 12 pairs" in everything
     assert "drift:" in everything
     assert "no signal" in everything
     assert "<svg" in (place / "mine" / "compare-mean-brightness-vlm.html").read_text(encoding="utf-8")

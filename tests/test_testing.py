@@ -60,12 +60,12 @@ SOURCES = {
     "images: sex is missing, not String": lambda d: {"images": d.images.drop("sex")},
     "images: colour is not asked for": lambda d: {"images": d.images.with_columns(colour=1)},
     "images: the columns are not in order": lambda d: {"images": d.images.select(reversed(d.images.columns))},
-    "images: a film has no image_id": lambda d: {"images": d.images.with_columns(image_id=pl.lit(None, pl.String))},
-    "images: this film stands there twice": lambda d: {"images": pl.concat([d.images, d.images.head(1)])},
+    "images: an image has no image_id": lambda d: {"images": d.images.with_columns(image_id=pl.lit(None, pl.String))},
+    "images: this image stands there twice": lambda d: {"images": pl.concat([d.images, d.images.head(1)])},
     "images: an age that nobody has": lambda d: {"images": d.images.with_columns(age=412.0)},
-    "claims: a claim has a hole": lambda d: {"claims": d.claims.with_columns(says=pl.lit(None, SAYS))},
-    "claims: this pair is claimed twice": lambda d: {"claims": pl.concat([d.claims, d.claims.head(1)])},
-    "claims: the film of this claim is not in the images": lambda d: {"images": d.images.tail(-1)},
+    "claims: a label has a hole": lambda d: {"claims": d.claims.with_columns(says=pl.lit(None, SAYS))},
+    "claims: this pair is labelled twice": lambda d: {"claims": pl.concat([d.claims, d.claims.head(1)])},
+    "claims: the image of this label is not in the images": lambda d: {"images": d.images.tail(-1)},
     "claims: not in the order of the images and the vocabulary": lambda d: {"claims": d.claims.reverse()},
     "inputs: a.csv has 'abc' where its sha256 belongs": lambda _: {"inputs": {"a.csv": "abc"}},
     "the dataset has no name or no title": lambda _: {"title": ""},
@@ -84,14 +84,14 @@ def test_a_broken_source_is_told_what_is_broken(broken):
 
 
 JUDGMENTS = {
-    "judgments: not one answer a claim": lambda j: j.tail(-1),
+    "judgments: not one answer per label": lambda j: j.tail(-1),
     "judgments: p_present is String, not Float64": lambda j: j.with_columns(pl.col("p_present").cast(pl.String)),
     "judgments: a probability though it did not answer": lambda j: j.with_columns(
         outcome=pl.lit("failed", dtype=OUTCOME)
     ),
     "judgments: a probability outside 0-1 or NaN": lambda j: j.with_columns(p_high=1.5),
     "judgments: the interval does not hold the probability": lambda j: j.with_columns(p_low=0.99),
-    "judgments: the kind of a record judge is 'record'": lambda j: j.with_columns(kind=pl.lit("image", dtype=KIND)),
+    "judgments: the kind of a metadata judge is 'record'": lambda j: j.with_columns(kind=pl.lit("image", dtype=KIND)),
 }
 
 
@@ -156,18 +156,18 @@ def test_the_smallest_move_is_a_move():
 
 SIGNALS = {
     "signal: devices is missing": lambda s: s.drop("devices"),
-    "signal: not one row a claim": lambda s: s.sort(pl.int_range(pl.len()), descending=True),
+    "signal: not one row per label": lambda s: s.sort(pl.int_range(pl.len()), descending=True),
     "signal: a number outside 0-1 or NaN": lambda s: s.with_columns(agreement=pl.lit(float("nan"))),
     "signal: the trust is not p_present of a presence": lambda s: s.with_columns(trust=0.5),
     "signal: the interval does not hold the trust": lambda s: s.with_columns(trust_high=pl.col("trust_low")),
-    "signal: a probability though nobody answered": lambda s: s.with_columns(answered=pl.lit(0, pl.Int32)),
+    "signal: a probability though no judge answered": lambda s: s.with_columns(answered=pl.lit(0, pl.Int32)),
     "signal: `unjudged` is the flag exactly where there is no trust": lambda s: s.with_columns(
         flag=pl.lit("unjudged", dtype=FLAG)
     ),
     "signal: no reason, or one that is not `code: sentence`": lambda s: s.with_columns(reasons=pl.lit(["because"])),
     "signal: no method": lambda s: s.with_columns(method=pl.lit("")),
     "signal: review_rank does not run from 1": lambda s: s.with_columns(review_rank=pl.col("review_rank") - 1),
-    "signal: the unjudged claims are not read last": lambda s: s.with_columns(
+    "signal: the unjudged labels are not read last": lambda s: s.with_columns(
         review_rank=s.height + 1 - pl.col("review_rank")
     ),
 }

@@ -59,13 +59,13 @@ class ImageOptions:
     """The options of every judge that looks at images."""
 
     images: Path | None = option(
-        None, "The films: a folder, tar or zip, as it is. Remembered by the workspace.", metavar="PATH"
+        None, "The images: a folder, tar or zip, as it is. Remembered by the workspace.", metavar="PATH"
     )
-    limit_images: int | None = option(None, "Ask about N films, drawn at random.", least=1, panel=RUN)
-    shard: str | None = option(None, "Ask about part I of N of the films, by their names.", metavar="I/N", panel=RUN)
+    limit_images: int | None = option(None, "Ask about N images, drawn at random.", least=1, panel=RUN)
+    shard: str | None = option(None, "Ask about part I of N of the images, by their names.", metavar="I/N", panel=RUN)
     retry_failed: bool = option(False, "Ask again what failed.", panel=RUN)
-    require_all: bool = option(False, "Refuse if a film is missing.", panel=RUN)
-    seed: int = option(0, "Where the order of the films starts.", panel=RUN)
+    require_all: bool = option(False, "Refuse if an image is missing.", panel=RUN)
+    seed: int = option(0, "Where the order of the images starts.", panel=RUN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +75,10 @@ class AskOptions:
     ledger: str | None = option(
         None, "Keep the answers on PostgreSQL: postgresql://NAME@HOST/DATABASE. Remembered.", metavar="URL"
     )
-    side: int = option(512, "The longer side of a film as the judge sees it.", metavar="PX", least=32, panel=ASKING)
+    side: int = option(512, "The longer side of an image as the judge sees it.", metavar="PX", least=32, panel=ASKING)
     failure_share: float = option(0.005, "Stop when more than this share fails.", least=0, most=1, panel=RUN)
     verify: int = option(
-        0, "Ask N stored questions again, in whole films: how far do they drift?", metavar="N", least=0, panel=RUN
+        0, "Ask N stored questions again, in whole images: how far do they drift?", metavar="N", least=0, panel=RUN
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from bpals.cli.audit import _tell
+from bpals.cli.audit import _print
 from bpals.cli.main import obey
 from bpals.store.workspace import Workspace
 from bpals.tasks.audit import Run
@@ -225,7 +225,7 @@ def test_members_of_a_group_are_dashes_and_the_group_has_a_line(capsys):
         "source": {"title": "Made up"}, "images": 2, "refit": None, "reviews": None, "certificates": [], "films": None,
         "calibration": {"members": {"Mass": "Nodule or mass"}, "findings": {"Nodule or mass": {}}},
     }  # fmt: skip
-    _tell(Run(workspace=Path("here"), signal=signal, groups=groups, record=record))
+    _print(Run(workspace=Path("here"), signal=signal, groups=groups, record=record))
     told = capsys.readouterr().out
     rows = {
         line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]

@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 
 from bpals.cli.main import app, obey
+from bpals.store.ledger import Ledger
 from bpals.store.workspace import Workspace
 from bpals.types import OUTCOME
 from world import datasets
@@ -51,7 +52,7 @@ def test_a_run_ends_with_all_six_outcomes_and_what_to_type_next(capsys, small, t
     """The counts stand on stdout, each outcome by name, and so do the next two commands."""
     assert obey(run_words(small, tmp_path)) == 0
     shown = capsys.readouterr()
-    assert "stub: done, 24 films, 72" in shown.out
+    assert "stub: done, 24 images, 72" in shown.out
     assert mentions(shown.out, "answered 72", "abstained 0", "refused 0", "unparsed 0", "unsupported 0", "failed 0")
     assert f"bpals judge card stub --workspace {tmp_path}" in shown.out
     assert f"bpals audit --workspace {tmp_path}" in shown.out
@@ -111,7 +112,7 @@ def test_a_spent_budget_is_exit_code_3(capsys, small, server, tmp_path):
     assert "stub-vlm: budget, " in shown.out
     assert "tokens are spent" in shown.err
     assert obey(words) == 0
-    assert "done, 6 films, 18 pairs" in capsys.readouterr().out
+    assert "done, 6 images, 18 pairs" in capsys.readouterr().out
 
 
 def test_too_many_failures_are_exit_code_3(capsys, small, server, tmp_path):
@@ -251,7 +252,7 @@ def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(capsys, small, sta
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
-        films = int(re.search(r"stub-vlm: interrupted, (\d+) films", out)[1])
+        films = int(re.search(r"stub-vlm: interrupted, (\d+) images", out)[1])
         assert errors.splitlines()[-1].startswith("bpals: interrupted;")
         assert Workspace(tmp_path).judge("stub-vlm").answers().height == films * 3
         assert rows(capsys, tmp_path)[0]["state"] == "interrupted"
@@ -303,3 +304,69 @@ def test_status_and_list_know_the_same_judges(capsys, small, tmp_path):
     shown = capsys.readouterr().out
     assert {line.partition(":")[0] for line in shown.splitlines() if not line.startswith(" ")} == listed
     assert mentions(shown, "scores:", "1 of 1")
+
+
+DOZEN = 12
+
+
+@pytest.fixture(scope="module")
+def dozen(tmp_path_factory):
+    """A dozen made-up films."""
+    return datasets.write(tmp_path_factory.mktemp("small"), DOZEN)
+
+
+@pytest.fixture(scope="module")
+def halves(dozen, tmp_path_factory):
+    """Two shards, asked by the command; read them, do not change them."""
+    homes = [tmp_path_factory.mktemp(f"w{part}") for part in (1, 2)]
+    for part, home in enumerate(homes, start=1):
+        words = ["judge", "run", "stub:5", *dozen.words, "--shard", f"{part}/2", "--workspace", str(home)]
+        assert obey(words) == 0
+    return homes
+
+
+def test_shards_are_merged_and_counted(capsys, halves, tmp_path):
+    """What came, all six outcomes, and what to type next."""
+    assert obey(["judge", "merge", *map(str, halves), "--workspace", str(tmp_path), "--strict"]) == 0
+    shown = capsys.readouterr()
+    assert mentions(shown.out, "stub: done", "12 new", "0 known")
+    assert mentions(shown.out, "answered 36", "abstained 0", "refused 0", "unparsed 0", "unsupported 0", "failed 0")
+    assert f"bpals audit --workspace {tmp_path}" in shown.out
+    assert shown.err == ""
+
+
+def test_a_missing_shard_is_said(capsys, halves, tmp_path):
+    """The audit may go on with a part of the films, and nobody thinks it is all."""
+    assert obey(["judge", "merge", str(halves[0]), "--workspace", str(tmp_path)]) == 0
+    assert mentions(capsys.readouterr().err, "1 shard", "2/2")
+
+
+def test_conflicts_are_listed_counted_and_end_in_2_where_that_is_asked_for(capsys, halves, tmp_path):
+    """R17: the conflict is printed either way, and the first value is the one that is sealed."""
+    assert obey(["judge", "merge", *map(str, halves), "--workspace", str(tmp_path)]) == 0
+    capsys.readouterr()
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.change(lambda connection: connection.exec_driver_sql(
+            "UPDATE reply SET logit = 99 WHERE number = 0 AND film_id = (SELECT min(film_id) FROM film "
+            "WHERE control = '')"))  # fmt: skip
+    words = ["judge", "merge", *map(str, halves), "--workspace", str(tmp_path)]
+    assert obey(words) == 0
+    said = capsys.readouterr().err
+    assert "1 conflict" in said
+    assert "answered 99, " in said
+    assert obey([*words, "--strict"]) == 2
+    capsys.readouterr()
+    assert obey([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["conflicts"], told["judges"][0]["new"]) == (1, 0)
+    assert told["first_conflicts"][0]["here"].startswith("answered 99")
+
+
+@pytest.mark.parametrize("shard", ["0/8", "9/8", "a/b"])
+def test_what_is_no_shard_is_refused_in_one_line(capsys, dozen, shard, tmp_path):
+    """Before a film is read."""
+    assert obey(["judge", "run", "stub:", *dozen.words, "--workspace", str(tmp_path), "--shard", shard]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"bpals: --shard {shard}: ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "ledger.sqlite").exists()

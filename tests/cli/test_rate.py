@@ -42,7 +42,7 @@ def test_from_a_plan_to_a_rate(place, capsys):
     fill(place / "reads.csv", hedge_every=15)
     assert obey(["rate", "--reviews", "reads.csv", "--group-by", "sex", "--out", "reviews.csv"]) == 0
     told = capsys.readouterr()
-    for words in ("Share of claims that readers reject", "95 % interval", "all findings", "By sex", "unsettled"):
+    for words in ("Share of labels that readers reject", "95 % interval", "all findings", "By sex", "unsettled"):
         assert words in told.out
     assert rate.OF_THIS_DATASET in told.out
     assert "inclusion" in (place / "reviews.csv").read_text().splitlines()[0]

@@ -10,11 +10,10 @@ import polars as pl
 import pytest
 
 from bpals.findings import NIH
-from bpals.report.page import render
-from bpals.types import FLAG, IMAGES, Dataset, claims_schema
+from bpals.report.page import EXAMPLES, NAMES, devices, judges, odd_films, render
+from bpals.signal.observations import CHECK_WORDS
+from bpals.types import DEVICES, FLAG, IMAGES, Dataset, claims_schema
 from world.words import mentions
-
-pytestmark = pytest.mark.quick
 
 VOID = {"meta", "link", "br", "rect", "circle", "line", "path"}
 
@@ -68,11 +67,13 @@ def read(page):
     return Skeleton(render(page)).text
 
 
+@pytest.mark.quick
 def test_every_element_is_closed(skeleton):
     """The page is well formed, whatever is in it."""
     assert skeleton.open == []
 
 
+@pytest.mark.quick
 def test_every_inner_link_has_a_target(skeleton):
     """The list of sections names sections that are there, and nothing links to elsewhere."""
     assert skeleton.targets
@@ -80,6 +81,7 @@ def test_every_inner_link_has_a_target(skeleton):
     assert len(skeleton.ids) == len(set(skeleton.ids))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_asks_nobody_for_anything(name, request):
     """No script, no style or picture from elsewhere, and a policy that forbids them."""
@@ -90,6 +92,7 @@ def test_the_page_asks_nobody_for_anything(name, request):
     assert re.findall(r'(?:src|href)="(?!#)([^"]*)"', page) == ["data:,"]
 
 
+@pytest.mark.quick
 def test_texts_of_the_dataset_cannot_break_out(hostile_page):
     """Names of findings, films, patients, judges, values and files are text, never markup or template."""
     page = render(hostile_page)
@@ -99,6 +102,7 @@ def test_texts_of_the_dataset_cannot_break_out(hostile_page):
     assert "{{ 7*7 }}" in page
 
 
+@pytest.mark.quick
 def test_the_headline_has_the_figures_that_matter(page):
     """Films, patients, claims and the shares of the flags."""
     text = read(page)
@@ -113,6 +117,7 @@ def test_the_headline_has_the_figures_that_matter(page):
     assert f"labels audited {len(signal)}" in text
 
 
+@pytest.mark.quick
 def test_sections_come_in_the_order_of_a_reader(page):
     """From what was audited to what to type next."""
     order = [
@@ -131,6 +136,7 @@ def test_sections_come_in_the_order_of_a_reader(page):
     assert Skeleton(render(page)).ids == order
 
 
+@pytest.mark.quick
 def test_without_expert_labels_the_page_says_what_that_means(page):
     """A reading list, not an error rate."""
     text = read(page)
@@ -139,6 +145,7 @@ def test_without_expert_labels_the_page_says_what_that_means(page):
     assert "Calibrated on experts" not in text
 
 
+@pytest.mark.quick
 def test_with_expert_labels_the_page_says_which(calibrated_page):
     """Reference, split, pairs and design; the advice to calibrate is gone."""
     text = read(calibrated_page)
@@ -149,12 +156,14 @@ def test_with_expert_labels_the_page_says_which(calibrated_page):
     assert "Calibrate on expert" not in text
 
 
+@pytest.mark.quick
 def test_the_scorecard_is_a_section_where_there_is_one(page, calibrated_page):
     """Rows in, section there; no rows, no section."""
     assert "Error AP" in read(calibrated_page)
     assert "Error AP" not in read(page)
 
 
+@pytest.mark.quick
 def test_a_dataset_without_patients_says_why_sections_are_missing(patientless_page):
     """No strip, no groups, and the reason for both."""
     rendered = render(patientless_page)
@@ -167,6 +176,7 @@ def test_a_dataset_without_patients_says_why_sections_are_missing(patientless_pa
     assert "Silent" in text
 
 
+@pytest.mark.quick
 def test_a_trust_is_explained_by_a_claim_of_the_dataset(page):
     """The worked example is one of the flagged claims, with its own numbers."""
     text = read(page)
@@ -175,6 +185,7 @@ def test_a_trust_is_explained_by_a_claim_of_the_dataset(page):
     assert row["flag"].is_in(["suspect", "likely_mislabelled"]).any()
 
 
+@pytest.mark.quick
 def test_provenance_names_files_values_and_versions(page):
     """Everything that is needed to make the page again."""
     text = read(page)
@@ -183,11 +194,13 @@ def test_provenance_names_files_values_and_versions(page):
         assert words in text
 
 
+@pytest.mark.quick
 def test_the_same_audit_gives_the_same_page(page):
     """Nothing of the page comes from a clock or a dice."""
     assert render(page) == render(page)
 
 
+@pytest.mark.quick
 def test_an_empty_dataset_has_a_page(small):
     """No film, no claim, and one sentence that says so."""
     dataset = small.dataset(pl.DataFrame(schema=IMAGES), [])
@@ -197,12 +210,14 @@ def test_an_empty_dataset_has_a_page(small):
     assert "How far to trust it" not in text
 
 
+@pytest.mark.quick
 def test_films_without_any_claim_have_a_page(small):
     """Silence about everything is no reason to fall over."""
     images = small.images(patients=2, longest=1)
     assert "and no label." in read(small.page(small.dataset(images, [("", "", "")] * len(images))))
 
 
+@pytest.mark.quick
 def test_one_film_has_a_page(small):
     """The smallest audit there is, with its claim suspect and with it trusted."""
     images = small.images(patients=1, longest=1)
@@ -214,6 +229,7 @@ def test_one_film_has_a_page(small):
         assert ("No label was flagged" in text) == (flag == "trusted")
 
 
+@pytest.mark.quick
 def test_a_patient_with_thousands_of_films_has_a_page_of_usual_size(small):
     """The strip is windowed, so the page does not grow with the patient."""
     images = small.images(patients=1, longest=4000)
@@ -223,6 +239,7 @@ def test_a_patient_with_thousands_of_films_has_a_page_of_usual_size(small):
     assert "earlier images" in Skeleton(rendered).text
 
 
+@pytest.mark.quick
 def test_a_claim_that_nobody_judged_is_counted_and_not_trusted(small):
     """No answer, no trust: the page says unjudged and draws nothing."""
     images = small.images(patients=3, longest=1)
@@ -236,6 +253,7 @@ def test_a_claim_that_nobody_judged_is_counted_and_not_trusted(small):
     assert "No label was flagged" in text
 
 
+@pytest.mark.quick
 def test_films_with_devices_are_counted_where_a_judge_was_asked(page):
     """Unknown is not a number of films."""
     assert "Images with devices" not in read(page)
@@ -243,6 +261,7 @@ def test_films_with_devices_are_counted_where_a_judge_was_asked(page):
     assert f"Images with devices {len(page.dataset.images)}" in read(dataclasses.replace(page, signal=asked))
 
 
+@pytest.mark.quick
 def test_a_million_and_a_half_claims_are_quick_and_small(small):
     """NIH's size: 112,120 films, 1,569,680 claims, a few seconds, a page that a phone can load."""
     films, rng = 112_120, np.random.default_rng(0)
@@ -285,6 +304,7 @@ def uncertified(page, *certificates):
     return dataclasses.replace(page, signal=page.signal.with_columns(flag=plain), run=run)
 
 
+@pytest.mark.quick
 def test_where_nothing_is_certified_the_headline_says_why(calibrated_page):
     """Instead of 0 % likely mislabelled; with how many more reviews it takes, or that reviews alone will not do."""
     text = read(uncertified(calibrated_page, certificate(11), certificate(40, "absent")))
@@ -295,6 +315,7 @@ def test_where_nothing_is_certified_the_headline_says_why(calibrated_page):
     assert not mentions(read(calibrated_page), "None is called likely mislabelled,")
 
 
+@pytest.mark.quick
 def test_members_of_a_group_have_a_dash_and_a_reason(calibrated_page):
     """0 would say that none is wrong; the experts did not read them apart."""
     calibration = {**calibrated_page.run["calibration"], "members": {"Nodule": "Nodule or mass"}}
@@ -304,8 +325,114 @@ def test_members_of_a_group_have_a_dash_and_a_reason(calibrated_page):
     assert "Nodule follows" not in read(calibrated_page)
 
 
+@pytest.mark.quick
 def test_with_image_judges_a_trust_is_not_said_to_fit_the_record_alone(page, calibrated_page):
     """They have seen the film."""
     seen = dataclasses.replace(page, run={**page.run, "judges": calibrated_page.run["judges"]})
     assert mentions(read(seen), "record", "image judges see")
     assert "what image judges see" not in read(page)
+
+
+def test_a_judge_is_told_in_full(small):
+    """Coverage, signal, weight, licence, training, and a row a finding."""
+    (judge,) = judges([small.judge()])
+    assert judge.answered == "900 (90.0\N{NO-BREAK SPACE}%)"
+    assert judge.signal == "1 of 3"
+    assert judge.weight == "25.0\N{NO-BREAK SPACE}%"
+    assert mentions(judge.title, "image judge", "version 1", "CC-BY-NC-4.0", "no commercial use")
+    assert mentions(judge.trained, "not trained")
+    assert dict(judge.facts)["revision"] == "abc123"
+    first, second, third = judge.skill
+    assert first[:5] == ("Pleural Thickening", "the dataset's labels", "22,433", "734", "0.789")
+    assert first[6:] == ("signal", "0.60")
+    assert second[6] == "no signal"
+    assert third[4:] == ("—", "—", "too few to tell", "—")
+
+
+def test_a_judge_that_was_told_the_labels_is_told_from_one_that_was_told_others(small):
+    """Trained on these labels it weighs less; of other patients only, it does not."""
+    told, apart = judges([small.judge() | {"trained_on_target": "yes", "held_out": held} for held in (False, True)])
+    assert mentions(told.trained, "was trained", "less")
+    assert mentions(apart.trained, "was trained", "other patients")
+
+
+def test_what_a_record_leaves_out_is_shown_as_left_out():
+    """An audit of an older bpals, or a card with holes, still has a page."""
+    (judge,) = judges([{"judge": "old", "kind": "image"}])
+    assert (judge.answered, judge.signal, judge.weight, judge.skill) == ("—", "—", "—", ())
+    assert mentions(judge.trained, "not known")
+    assert mentions(judge.title, "image judge", "version not stated", "licence not stated")
+    assert judges([]) == ()
+
+
+def test_the_page_lists_every_judge_with_its_skill(dataset, signal, small):
+    """The section stands in the contents too; a judge with a weight makes the page speak of judges."""
+    run = small.run(judges=[*small.run()["judges"], small.judge()])
+    page = render(small.page(dataset, signal).__class__(dataset=dataset, signal=signal, groups=None, run=run))
+    shown = ("Judge: record", "Judge: eye", "AUROC of eye", "too few to tell", "sha256:77")
+    for words in ('href="#judges"', 'id="judges"', *shown):
+        assert words in page, words
+    assert "the judges contradict" in page
+    assert "No pixel" not in page
+
+
+@pytest.mark.parametrize(("weight", "words"), [(0.0, "No pixel counts."), (0.3, None)])
+def test_a_judge_that_is_not_heeded_is_no_eye(dataset, signal, small, weight, words):
+    """Where no image judge moves a trust the page does not claim that films were read."""
+    run = small.run(judges=[*small.run()["judges"], small.judge(effective_weight=weight)])
+    page = render(small.page(dataset, signal).__class__(dataset=dataset, signal=signal, groups=None, run=run))
+    assert ("No image judge has a signal" in page) == (weight == 0)
+    assert words is None or words in page
+
+
+def test_films_with_devices_are_counted_once_each(signal):
+    """A film has many claims and one state; where nobody was asked there is no figure."""
+    assert devices(signal) is None
+    films = signal["image_id"].unique(maintain_order=True)
+    word = pl.when(pl.col("image_id") == films[0]).then(pl.lit("present")).when(
+        pl.col("image_id").is_in(films[1:4].implode())).then(pl.lit("absent")).otherwise(pl.lit("unknown"))  # fmt: skip
+    found = devices(signal.with_columns(devices=word.cast(DEVICES)))
+    assert found == {"present": 1, "absent": 3, "unknown": len(films) - 4}
+
+
+LISTS = pl.List(pl.String)
+
+
+def looked(signal, checks):
+    """The signal after somebody looked at every film; `checks` are a list for each of the first films."""
+    films = signal["image_id"].unique(maintain_order=True)
+    fired = {film: checks[place] if place < len(checks) else [] for place, film in enumerate(films)}
+    reasons = [[f"film_{check}: what it says" for check in fired[film]] for film in signal["image_id"]]
+    column = pl.Series("film_checks", [fired[film] for film in signal["image_id"]], dtype=LISTS)
+    return signal.with_columns(column, pl.Series("reasons", reasons, dtype=LISTS))
+
+
+def test_nobody_looked_and_nothing_is_said(page):
+    """Null is not a sound film."""
+    assert odd_films(page.signal) is None
+    assert "The images themselves" not in render(page)
+
+
+def test_odd_films_are_counted_once_each_with_examples(page):
+    """A film has a row in each claim, and is one film."""
+    signal = looked(page.signal, [["turned", "unlike"], ["turned"], [], ["turned"], ["turned"], ["turned"]])
+    found = odd_films(signal)
+    assert found["checked"] == len(page.dataset.images)
+    assert found["odd"] == 5
+    assert [(name, count) for name, count, _ in found["rows"]] == [("Turned", 5), ("Unlike the others", 1)]
+    assert found["rows"][0][2].count("what it says") == EXAMPLES
+    text = render(dataclasses.replace(page, signal=signal))
+    assert "The images themselves" in text
+    assert signal["image_id"][0] in text
+
+
+def test_sound_films_are_said_to_be_sound(page):
+    """A part of the page without a table."""
+    found = odd_films(looked(page.signal, []))
+    assert (found["odd"], found["rows"]) == (0, [])
+
+
+@pytest.mark.parametrize("check", CHECK_WORDS)
+def test_every_check_has_a_name_on_the_page(check):
+    """None is left out of the table."""
+    assert check in NAMES

@@ -13,7 +13,7 @@ def test_rows_are_sorted_into_boards_and_contests(small):
     """One board a reference and split; over all claims apart from within presences and absences."""
     rows = small.scores() + [row | {"split": "val"} for row in small.scores(("Effusion",))]
     made = boards(rows)
-    assert [(b.reference, b.split, len(b.contests), len(b.within)) for b in made] == [
+    assert [(b["reference"], b["split"], len(b["contests"]), len(b["within"])) for b in made] == [
         ("four-findings", "test", 2, 4),
         ("four-findings", "val", 1, 2),
     ]
@@ -21,10 +21,10 @@ def test_rows_are_sorted_into_boards_and_contests(small):
 
 def test_bpals_comes_first_in_tables_and_last_in_drawings(small):
     """The table starts with it, the drawing puts it on top."""
-    contest = boards(small.scores())[0].contests[0]
-    assert [row["method"] for row in contest.rows] == ["bpals", "cleanlab", "prevalence", "random", "oracle"]
-    assert contest.found[-1].name == "bpals"
-    assert contest.ours["method"] == "bpals"
+    contest = boards(small.scores())[0]["contests"][0]
+    assert [row["method"] for row in contest["rows"]] == ["bpals", "cleanlab", "prevalence", "random", "oracle"]
+    assert contest["found"][-1].name == "bpals"
+    assert contest["ours"]["method"] == "bpals"
 
 
 def test_a_method_that_nobody_knows_is_still_shown(small):
@@ -54,9 +54,9 @@ def test_reliability_bins_that_hold_nothing_are_left_out(small):
     curve = small.reliability[0]
     hollow = {"p_mean": 0.5, "rate": float("nan"), "n": 0, "low": float("nan"), "high": float("nan")}
     (drawn,) = reliabilities([curve | {"bins": [*curve["bins"], hollow]}], small.scores())
-    assert len(drawn.series[1].points) == 3
-    assert drawn.n == 300
-    assert drawn.ours["ece"] == 0.03
+    assert len(drawn["series"][1].points) == 3
+    assert drawn["n"] == 300
+    assert drawn["ours"]["ece"] == 0.03
 
 
 @pytest.mark.parametrize("rows", [[], ()])

@@ -1,14 +1,16 @@
 """What an audit holds of a pair: claims of groups, their trust, and the pairs that cannot be scored."""
 
+import subprocess
+import sys
+
+import numpy as np
 import polars as pl
 import pytest
 
-from bpals.errors import TruthError, UsageError
+from bpals.errors import TruthError, UsageError, install_line
 from bpals.findings import NODULE_OR_MASS, Group
-from bpals.score.opinions import Audited, about, opinions
+from bpals.score.opinions import Audited, about, cleanlab_suspicion, opinions
 from bpals.store.workspace import Workspace
-
-pytestmark = pytest.mark.quick
 
 
 @pytest.fixture
@@ -53,6 +55,7 @@ def nodules_and_masses(*films):
     return rows
 
 
+@pytest.mark.quick
 def test_a_group_claims_presence_if_any_member_does(audited):
     """One presence is enough; one uncertainty without a presence makes the group uncertain; part silence no claim."""
     tables = audited(
@@ -68,6 +71,7 @@ def test_a_group_claims_presence_if_any_member_does(audited):
     assert says == {"a": "present", "b": "absent", "c": "uncertain", "d": "present"}
 
 
+@pytest.mark.quick
 def test_the_probability_of_a_group_is_the_sum_of_its_members_at_most_one(audited):
     """The trust is that sum where presence is claimed, and what is left to one where absence is."""
     tables = audited(
@@ -82,6 +86,7 @@ def test_the_probability_of_a_group_is_the_sum_of_its_members_at_most_one(audite
     assert trust == {"a": pytest.approx(0.5), "b": pytest.approx(0.7), "c": 1.0, "d": None}
 
 
+@pytest.mark.quick
 def test_a_row_of_the_group_itself_stands_over_the_sum(audited):
     """Where the audit was calibrated on groups; a film without such a row keeps the sum."""
     tables = audited(
@@ -91,6 +96,7 @@ def test_a_row_of_the_group_itself_stands_over_the_sum(audited):
     assert held(opinions(tables, NODULE_OR_MASS)) == {"a": 0.25, "b": pytest.approx(0.7)}
 
 
+@pytest.mark.quick
 def test_several_judges_are_averaged_before_calibration(audited):
     """Those that answered: a failure is no evidence."""
     judged = {"one": [("a", "Mass", 0.2), ("b", "Mass", 0.3)], "two": [("a", "Mass", 0.6), ("b", "Mass", None)]}
@@ -100,6 +106,7 @@ def test_several_judges_are_averaged_before_calibration(audited):
     assert held(frame) == {"a": 0.9, "b": pytest.approx(0.1)}
 
 
+@pytest.mark.quick
 def test_pairs_that_cannot_be_scored_are_counted_by_reason(audited):
     """Unknown images, silence, uncertain claims and pairs without a judge."""
     tables = audited(
@@ -117,6 +124,7 @@ def test_pairs_that_cannot_be_scored_are_counted_by_reason(audited):
     assert codes == {"unknown_images": 1, "silent": 1, "uncertain_claims": 1, "unjudged": 1}
 
 
+@pytest.mark.quick
 def test_a_reference_of_another_dataset_is_refused(audited):
     """None of its images is known; the message shows one of each."""
     tables = audited([("a", "Mass", "present", 0.9)])
@@ -124,6 +132,7 @@ def test_a_reference_of_another_dataset_is_refused(audited):
         about(asked(("z.png", "Mass")), tables, ())
 
 
+@pytest.mark.quick
 def test_a_finding_about_which_nothing_is_claimed_is_silence(audited):
     """It is in the vocabulary, but the dataset never speaks of it."""
     tables = audited([("a", "Mass", "present", 0.9)])
@@ -132,12 +141,14 @@ def test_a_finding_about_which_nothing_is_claimed_is_silence(audited):
     assert counted(notices)["silent"] == 1
 
 
+@pytest.mark.quick
 def test_nothing_left_to_score_is_refused(audited):
     """Every claim uncertain."""
     with pytest.raises(TruthError, match="no pair"):
         about(asked(("a", "Mass")), audited([("a", "Mass", "uncertain", 0.9)]), ())
 
 
+@pytest.mark.quick
 def test_the_films_of_a_patient_share_a_number(audited):
     """The bootstrap draws patients."""
     rows = [(image, "Mass", "present", 0.9) for image in ("a1", "b1", "a2")]
@@ -146,6 +157,7 @@ def test_the_films_of_a_patient_share_a_number(audited):
     assert numbers["a1"] == numbers["a2"] != numbers["b1"]
 
 
+@pytest.mark.quick
 def test_a_film_without_a_patient_is_one_of_its_own(audited):
     """Two films of nobody are not one patient."""
     tables = audited([("a1", "Mass", "present", 0.9), ("a2", "Mass", "present", 0.9)])
@@ -155,6 +167,7 @@ def test_a_film_without_a_patient_is_one_of_its_own(audited):
     assert pairs["patient"].n_unique() == 2
 
 
+@pytest.mark.quick
 def test_the_prevalence_is_that_of_the_whole_dataset(audited):
     """Not that of the scored pairs: one presence in four definite claims."""
     claims = zip("abcde", ("present", "absent", "absent", "absent", "uncertain"), strict=True)
@@ -163,6 +176,7 @@ def test_the_prevalence_is_that_of_the_whole_dataset(audited):
     assert pairs["prevalence"].to_list() == [0.25]
 
 
+@pytest.mark.quick
 def test_a_pair_used_in_calibration_needs_a_crossfitted_trust(audited):
     """Its own review must not have made its trust."""
     rows = [("a", "Mass", "present", 0.9), ("b", "Mass", "present", 0.9)]
@@ -174,6 +188,7 @@ def test_a_pair_used_in_calibration_needs_a_crossfitted_trust(audited):
     assert about(asked(("a", "Mass"), ("b", "Mass")), careful, ())[0].height == 2
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("used", ["Nodule or mass", "Mass"])
 def test_the_sum_of_a_used_group_needs_every_member_crossfitted(audited, used):
     """Whether the group was reviewed or the member."""
@@ -183,6 +198,7 @@ def test_the_sum_of_a_used_group_needs_every_member_crossfitted(audited, used):
         about(asked(("a", "Nodule or mass")), tables, [NODULE_OR_MASS])
 
 
+@pytest.mark.quick
 def test_a_member_that_was_never_reviewed_may_stay_as_it_is(audited):
     """Only the reviewed member needs the cross-fitted row."""
     rows = [("a", "Nodule", "absent", 0.1, "record/crossfit"), ("a", "Mass", "present", 0.5, "record")]
@@ -190,6 +206,7 @@ def test_a_member_that_was_never_reviewed_may_stay_as_it_is(audited):
     assert pairs.height == 1
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("method", "refused"), [("record/crossfit", False), ("record", True)])
 def test_a_used_row_of_the_group_itself_must_be_crossfitted(audited, method, refused):
     """Then the members' rows do not matter."""
@@ -204,3 +221,43 @@ def test_a_used_row_of_the_group_itself_must_be_crossfitted(audited, method, ref
     else:
         pairs, _ = about(asked(("a", "Nodule or mass")), tables, [NODULE_OR_MASS])
         assert pairs["trust"].to_list() == [0.25]
+
+
+WITHOUT_CLEANLAB = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "cleanlab":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+from bpals.score import opinions
+import numpy as np
+from bpals.errors import MissingExtra
+try:
+    opinions.cleanlab_suspicion(np.array([True, False]), np.array([0.1, 0.2]))
+except MissingExtra as missing:
+    print(missing)
+"""
+
+
+def test_pruned_claims_come_first_and_then_self_confidence():
+    """As `find_label_issues(filter_by="prune_by_noise_rate")` flags them, called here by itself."""
+    cleanlab_filter = pytest.importorskip("cleanlab.filter", reason="cleanlab is in the extra bpals[peers]")
+    rng = np.random.default_rng(0)
+    p_present = rng.beta(1, 3, 4000)
+    claimed = rng.random(4000) < np.where(rng.random(4000) < 0.1, 0.5, p_present)
+    pruned = cleanlab_filter.find_label_issues(
+        claimed.astype(int), np.c_[1 - p_present, p_present], filter_by="prune_by_noise_rate", n_jobs=1
+    )
+    doubt = np.where(claimed, 1 - p_present, p_present)
+    order = np.argsort(-cleanlab_suspicion(claimed, p_present), kind="stable")
+    assert 0 < pruned.sum() < 4000
+    assert pruned[order].tolist() == sorted(pruned, reverse=True)
+    for chosen in (pruned[order], ~pruned[order]):
+        assert (np.diff(doubt[order][chosen]) <= 0).all()
+
+
+def test_without_cleanlab_the_line_to_type_is_given():
+    """In a process where the package cannot be found."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_CLEANLAB], capture_output=True, text=True, check=True)
+    assert install_line("peers") in done.stdout

@@ -223,7 +223,7 @@ def test_the_terminal_shows_tables_of_100_columns(masses, truth, sheet):
     reads = sheet("image_id,reader,Mass\na,1,NO\na,2,NO\nb,1,YES\nb,2,YES\n", "reads.csv")
     shown = run("--workspace", masses, "--reference", f"table={truth}", "--readers", reads).stdout
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 100
-    for words in ("Finding label errors", "self-confidence", "oracle", "By kind of claim", "Single readers"):
+    for words in ("Finding label errors", "self-confidence", "oracle", "By kind of label", "Single readers"):
         assert words in shown
     for words in ("How far readers agree with one another", "Cohen's kappa", "Fleiss kappa", "most readers"):
         assert words in shown

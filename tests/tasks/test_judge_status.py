@@ -126,10 +126,10 @@ def test_a_probe_that_has_only_looked_says_how_far_it_is(capsys, small, tmp_path
     assert row["next"].endswith(again)
     with cache.writing():
         assert status_of(tmp_path)[0]["state"] == "looking"
-    for command, words in (("status", "probe-tiny: "), ("list", "not sealed yet: ")):
+    for command, words in (("status", "probe-tiny: "), ("list", "not finished yet: ")):
         assert obey(["judge", command, "--workspace", str(tmp_path)]) == 0
         shown = capsys.readouterr().out
-        assert f"{words}unfinished, 9 of 24 films\n" in shown
+        assert f"{words}unfinished, 9 of 24 images\n" in shown
         assert again in shown
         assert "none yet" not in shown
     look_at(tmp_path, small, small.image_ids)

@@ -239,7 +239,7 @@ BROKEN = {
     "questions: 'Fracture' is no finding of nih": Wanderer(),
     "questions: Hernia is not asked as present": Chooser(),
     "ask: 27 replies to 28 questions": Forgetful(),
-    "replies to 28 questions: give one a question, in order": Mapper(),
+    "replies to 28 questions: give one per question, in order": Mapper(),
     "ask: the judge changed the list of questions": Thief(),
     "ask: Hernia, present: 'perhaps' is none of the six outcomes": with_reply(outcome="perhaps", logit=None),
     "ask: Hernia, present: a judge does not reply failed": with_reply(outcome="failed", logit=None, why="x"),
@@ -250,12 +250,12 @@ BROKEN = {
     "ask: Hernia, present: the logit '1' is no finite number": with_reply(logit="1"),
     "ask: Hernia, present: the mass 1.5 is not from 0 to 1": with_reply(mass=1.5),
     "ask: Hernia, present: abstained, and nothing says why": with_reply(outcome="abstained", logit=None),
-    "ask: asked the same twice about Atelectasis, it said": Moody(),
-    "ask: asked in another order about Atelectasis, it said": Orderly(),
-    "ask: about 'Not_A_Finding', which is no finding, it said answered": Guesser(),
-    "ask: without a film it raises AttributeError": NeedsFilm(),
-    "ask: it answered about a film that cannot be opened": SeesNothing(),
-    "ask: a film that cannot be opened raises JudgeError, which stops a whole run": StopsAll(),
+    "ask: asked the same twice about Atelectasis, it replied": Moody(),
+    "ask: asked in another order about Atelectasis, it replied": Orderly(),
+    "ask: about 'Not_A_Finding', which is no finding, it replied answered": Guesser(),
+    "ask: without an image it raises AttributeError": NeedsFilm(),
+    "ask: it answered about an image that cannot be opened": SeesNothing(),
+    "ask: an image that cannot be opened raises JudgeError, which stops a whole run": StopsAll(),
 }
 
 

@@ -1,20 +1,19 @@
-"""`bpals audit`: trust for every claim of a dataset, from one command."""
+"""`bpals audit`: how far to trust each label of a dataset, from one command."""
 
 from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import polars as pl
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from bpals.cli.terminal import alone, bar, given_files
+from bpals.cli import terminal
+from bpals.cli.terminal import AS_JSON, AUDIT, NEW_WORKSPACE, Row, takes
 from bpals.store.workspace import summary
 from bpals.tasks.audit import Run
 from bpals.tasks.audit import audit as run_audit
@@ -24,49 +23,36 @@ from bpals.text import several
 def audit(  # noqa: PLR0913  an option of the command is a parameter
     source: Annotated[str | None, typer.Option(help="nih (embedded), nih:FILE or table:FILE.")] = None,
     mapping: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.toml|NAME", help="How to read a table: a file, or chexpert, padchest, vindr, nih."),
+        str | None, takes("FILE.toml|NAME", "How to read a table: a file, or chexpert, padchest, vindr, nih.")
     ] = None,
-    workspace: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("audit"),
+    workspace: NEW_WORKSPACE = AUDIT,
     judges: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME", help="Use these judges only; by default record and every sealed one."),
+        str | None, takes("NAME,NAME", "Use these judges only; by default record and every finished one.")
     ] = None,
     calibrate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND=PATH", help="Fit on expert labels: four-findings=PATH, all-findings=PATH, table=FILE."
-        ),
+        str | None, takes("KIND=PATH", "Fit on expert labels: four-findings=PATH, all-findings=PATH, table=FILE.")
     ] = None,
-    calibrate_split: Annotated[
-        str | None, typer.Option(metavar="val|test|all", help="Which of the expert labels; all by default.")
-    ] = None,
+    calibrate_split: Annotated[str | None, takes("val|test|all", "Which of the expert labels; all by default.")] = None,
     reviews: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Single reads, one row a read: they teach trust, and where readers would split. May be given again.",
+        takes(
+            "PATH",
+            "Single reads, one row per read: trust is fitted on them, and where readers would split. Repeatable.",
         ),
     ] = None,
-    reviews_split: Annotated[
-        str | None, typer.Option(metavar="val|test|all", help="Which of the reads; all by default.")
-    ] = None,
+    reviews_split: Annotated[str | None, takes("val|test|all", "Which of the reads; all by default.")] = None,
     refit: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND=PATH",
-            help="Expert labels of films drawn at random from those audited: fits how common errors are.",
-        ),
+        takes("KIND=PATH", "Expert labels of images drawn at random from those audited: fits how common errors are."),
     ] = None,
     refit_split: Annotated[str | None, typer.Option(help="Which rows of the sample: val, test or all.")] = None,
     no_reviews: Annotated[
-        bool, typer.Option("--no-reviews", help="Leave out what was read in this workspace, or imported there.")
+        bool, typer.Option("--no-reviews", help="Leave out the reads of this workspace and those imported there.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the run record as JSON, for a program.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Give every label of a dataset a trust, with a report. With no option: the embedded NIH ChestX-ray14 record."""
-    with bar() as drawn:
-        task = drawn.add_task("starting", total=1.0)
+    with terminal.progress() as show:
         run = run_audit(
             source,
             mapping=mapping,
@@ -74,27 +60,23 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
             judges=judges,
             calibrate=calibrate,
             calibrate_split=calibrate_split,
-            reviews=given_files(reviews),
+            reviews=terminal.given_files(reviews),
             reviews_split=reviews_split,
             refit=refit,
             refit_split=refit_split,
             no_reviews=no_reviews,
-            progress=lambda what, share: drawn.update(task, description=what, completed=share),
+            progress=show,
         )
-    for notice in run.record["notices"]:
-        print(f"note: {notice['message']}", file=sys.stderr)
+    terminal.print_notes(notice["message"] for notice in run.record["notices"])
     if as_json:
         print(json.dumps(run.record, indent=1, ensure_ascii=False))
     else:
-        _tell(run)
+        _print(run)
 
 
-def _tell(run: Run) -> None:
+def _print(run: Run) -> None:
     """Print what was found, in a table and a few lines, and what to do next."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=100)
-    counted = f"{several(run.record['images'], 'film')}, {several(run.signal.height, 'claim')}"
+    counted = f"{several(run.record['images'], 'image')}, {several(run.signal.height, 'label')}"
     table = Table(title=f"{run.record['source']['title']}: {counted}")
     for name in ("finding", "says present", "median trust", "likely mislabelled", "suspect", "hard", "missed?"):
         table.add_column(name, justify="left" if name == "finding" else "right")
@@ -105,7 +87,7 @@ def _tell(run: Run) -> None:
         table.add_section()
         for row in _summary(run.groups).iter_rows(named=True):
             table.add_row(*_cells(row, follows=False))
-    console.print(table)
+    terminal.print_tables([table])
     for line in _meaning(run, members):
         print(line)
     print("The flags count presences; `missed?` counts absences that are likely mislabelled.")
@@ -116,7 +98,7 @@ def _tell(run: Run) -> None:
     print(f"To learn how many labels are wrong: bpals rate plan {here} --reads 200")
 
 
-def _cells(row: dict[str, Any], *, follows: bool) -> list[str]:
+def _cells(row: Row, *, follows: bool) -> list[str]:
     """Write one finding's line; what cannot be said of one that follows a group is a dash."""
     median = "-" if row["median"] is None else f"{row['median']:.2f}"
     likely, missed = ("-", "-") if follows else (f"{row[name]:,}" for name in ("likely_mislabelled", "missed"))
@@ -129,8 +111,13 @@ def _meaning(run: Run, members: dict[str, str]) -> Iterator[str]:
     if record["calibration"] is None:
         yield _unfitted(record)
     else:
-        yield _promised(record["certificates"])
-        yield from _by_share(run, {*record["calibration"]["findings"], *members})
+        yield _certified(record["certificates"])
+        fitted = {*record["calibration"]["findings"], *members}
+        if others := [name for name in _summary(run.signal)["finding"] if name not in fitted]:
+            yield (
+                f"No expert label was fitted to {', '.join(others)}: there a fixed share is flagged, the labels that "
+                "fit the record least, which says nothing of how many are wrong."
+            )
     if members:
         groups = ", ".join(dict.fromkeys(members.values()))
         yield f"-: {', '.join(members)} follow {groups}, which experts read as one: only the group can be certified."
@@ -138,19 +125,9 @@ def _meaning(run: Run, members: dict[str, str]) -> Iterator[str]:
         yield _refitted(refit)
     if films := record["films"]:
         yield f"{summary(films)}."
-    if told := record["reviews"]:
-        heard = several(told["reads"], "single read was", "single reads were")
-        yield f"{heard} heard, readers: {told['readers']} (docs/hard.md)."
-
-
-def _by_share(run: Run, fitted: set[str]) -> Iterator[str]:
-    """Name the findings whose flags no expert label stands behind, where there are others."""
-    others = [name for name in _summary(run.signal)["finding"] if name not in fitted]
-    if others:
-        yield (
-            f"No expert label was fitted to {', '.join(others)}: there a fixed share is flagged, the claims that fit "
-            "the record least, which says nothing of how many are wrong."
-        )
+    if reviews := record["reviews"]:
+        reads = several(reviews["reads"], "single read was", "single reads were")
+        yield f"{reads} used, readers: {reviews['readers']} (docs/hard.md)."
 
 
 def _unfitted(record: Mapping[str, Any]) -> str:
@@ -165,32 +142,32 @@ def _unfitted(record: Mapping[str, Any]) -> str:
     )
 
 
-def _refitted(refit: Mapping[str, Any]) -> str:
+def _refitted(refit: Row) -> str:
     """Say what the random sample moved."""
-    films = several(refit["films"], "film")
+    images = several(refit["films"], "image")
     if not refit["shifts"]:
-        return f"--refit: {films} shifted nothing, as the notes say (docs/signal.md)."
+        return f"--refit: {images} shifted nothing, as the notes say (docs/signal.md)."
     moved = ", ".join(
         f"{name} (present {by['present']:+.2f}, absent {by['absent']:+.2f})" for name, by in refit["shifts"].items()
     )
-    return f"How common errors are was refitted on {films}; added to logits: {moved} (docs/signal.md)."
+    return f"How common errors are was refitted on {images}; added to logits: {moved} (docs/signal.md)."
 
 
-def _promised(certificates: list[dict[str, Any]]) -> str:
-    """Say what is certified of the likely mislabelled claims, and of which films."""
+def _certified(certificates: list[Row]) -> str:
+    """Say what is certified of the likely mislabelled labels, and of which images."""
     shown = [each for each in certificates if each["promise"] == "precision" and each["cut"] is not None]
     if not shown:
-        takes = "more reviews, how many says run.json"
+        takes = "more reviews, how many run.json says"
         if not any(each["more"] for each in certificates if each["promise"] == "precision"):
             takes = "more reviews would not do it, but a judge that tells more"
         return (
-            "Of the findings that experts read nothing is certified, so none of their claims is called likely "
+            "Of the findings that experts read nothing is certified, so none of their labels is called likely "
             f"mislabelled; this says nothing of how many are wrong. To certify some: {takes}."
         )
     held = ", ".join(f"{each['finding']} {each['says']} {each['level']:.0%}" for each in shown)
     return (
-        f"Of likely mislabelled claims at least so many are wrong, on films like those that experts read: {held}. "
-        "Films that somebody chose to be read have more errors than others: see --refit, and docs/flags.md."
+        f"Of likely mislabelled labels at least so many are wrong, on images like those that experts read: {held}. "
+        "Images that somebody chose to be read have more errors than others: see --refit, and docs/flags.md."
     )
 
 
@@ -209,4 +186,4 @@ def _summary(signal: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-app = alone(audit, "bpals audit --source table:my.csv --mapping my.toml --workspace audit")
+app = terminal.alone(audit, "bpals audit --source table:my.csv --mapping my.toml --workspace audit")

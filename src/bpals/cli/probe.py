@@ -6,37 +6,23 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from bpals.cli.terminal import AS_JSON, group, takes
 from bpals.judges.backbone import build as build_lite0
 
-app = typer.Typer(
-    name="probe",
-    help="Make what the probe looks through.",
-    epilog="Example: bpals probe build",
-    add_completion=False,
-    no_args_is_help=True,
-)
+app = group("probe", "Make the backbone of the probe.", "bpals probe build")
 
 
 @app.command(epilog="Example: bpals probe build")
 def build(
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.onnx", help="Where to put it; by default where probe:lite0 looks.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    out: Annotated[Path | None, takes("FILE.onnx", "Where to put it; by default where probe:lite0 looks.")] = None,
+    as_json: AS_JSON = False,
 ) -> None:
     """Make the default backbone, EfficientNet-Lite0, out of two installed packages: once, and about 5 seconds."""
     built = build_lite0(out)
     if as_json:
-        told = {"path": str(built.path), "sha256": built.sha256, "width": built.width, "difference": built.difference}
-        print(json.dumps(told, indent=1))
+        record = {"path": str(built.path), "sha256": built.sha256, "width": built.width, "difference": built.difference}
+        print(json.dumps(record, indent=1))
         return
-    print(f"{built.path}: {built.width:,} numbers a film, sha256 {built.sha256}")
-    print(f"onnxruntime and torch differ by at most {built.difference:.1g} on films of noise")
+    print(f"{built.path}: {built.width:,} numbers per image, sha256 {built.sha256}")
+    print(f"onnxruntime and torch differ by at most {built.difference:.1g} on images of noise")
     print(f"Run it: bpals judge run probe:{'lite0' if out is None else built.path} --images PATH")
-
-
-@app.callback()
-def _probe() -> None:
-    """Keep `build` a command of its own."""

@@ -3,32 +3,110 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import polars as pl
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from bpals.cli.score import number, sheet
-from bpals.cli.terminal import bar, given_files
+from bpals.cli import terminal
+from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, number, sheet, takes
 from bpals.errors import UsageError
 from bpals.tasks.rate import Plan, Rates, plan_rate, write_list
-from bpals.tasks.rate import rate as tell_rates
+from bpals.tasks.rate import rate as estimate_rates
 from bpals.text import several
 
-Row = dict[str, Any]
-
+PURPOSE = "Tell the dataset's label error rate per finding, with intervals, from reads of pairs drawn at random."
 OF_THIS_DATASET = (
-    "The rate is of this dataset's claims, as these readers see the films: not of other hospitals, and not free of the "
-    "readers' own errors."
+    "The rate is of this dataset's labels, as these readers see the images: not of other hospitals, and not free of "
+    "the readers' own errors."
 )
 MOSTLY_ABSENCES = (
-    "Claims of absence are many and mostly right, so the rate of both is near theirs; look at the rate of presences "
+    "Labels of absence are many and mostly right, so the rate of both is near theirs; look at the rate of presences "
     "before you train on them."
 )
+KINDS = {"all": "both", "present": "presence", "absent": "absence"}
+WIDTH = 110
+"""Columns of a table that is written to a file or a pipe."""
+SEED = Annotated[int, typer.Option(help="Where drawing starts; a plan that is added to keeps its seed.", min=0)]
+
+app = typer.Typer(name="rate", help=PURPOSE, add_completion=False, invoke_without_command=True)
+
+
+@app.callback(invoke_without_command=True, epilog="Example: bpals rate --reviews reads.csv --group-by sex")
+def rate(  # noqa: PLR0913  an option of the command is a parameter
+    context: typer.Context,
+    reviews: Annotated[
+        list[Path] | None,
+        takes("FILE", "The reads: image_id, finding, reader, verdict, inclusion. May be given again."),
+    ] = None,
+    workspace: WORKSPACE = AUDIT,
+    group_by: Annotated[list[str] | None, takes("COLUMN", "Also by sex, age or view. May be given again.")] = None,
+    simple_random: Annotated[
+        bool, typer.Option("--simple-random", help="Every pair of a finding had the same chance to be read.")
+    ] = False,
+    out: Annotated[Path | None, takes("FILE", "Also write the reads with the chance of each being drawn.")] = None,
+    as_json: AS_JSON = False,
+    seed: SEED = 0,
+) -> None:
+    """Tell the dataset's label error rate per finding, with intervals, from reads of pairs drawn at random."""
+    if context.invoked_subcommand is not None:
+        return
+    reads = terminal.given_files(reviews)
+    if reads is None:
+        raise UsageError(
+            "there is nothing to rate. Type: bpals rate --reviews FILE, or first: bpals rate plan --reads 300"
+        )
+    found = estimate_rates(workspace, reviews=reads, group_by=group_by or (), simple_random=simple_random, seed=seed)
+    if out is not None:
+        terminal.write_text(found.reviews.write_csv(), out, "--out")
+    if as_json:
+        record = {"rates": found.rates.to_dicts(), "meta": found.meta, "notes": [note.message for note in found.notes]}
+        print(json.dumps(record, indent=1, allow_nan=False))
+    else:
+        terminal.print_tables(tables(found.rates), WIDTH)
+        print(*meaning(found), sep="\n")
+    terminal.print_notes(note.message for note in found.notes)
+
+
+@app.command("plan", epilog="Example: bpals rate plan --findings Pneumothorax,Hernia --reads 300 --out reads.csv")
+def plan(
+    workspace: WORKSPACE = AUDIT,
+    findings: Annotated[str, takes("A,B", "Which findings to read; by default all.")] = "",
+    reads: Annotated[
+        int | None, typer.Option(metavar="N", help="How many pairs to read of each finding.", min=1)
+    ] = None,
+    width: Annotated[
+        float | None, takes("W", "Instead: as many as an interval of this width takes, such as 0.03.")
+    ] = None,
+    out: Annotated[Path, takes("FILE", "The reading list to write.")] = Path("reads.csv"),
+    as_json: AS_JSON = False,
+    seed: SEED = 0,
+) -> None:
+    """Draw pairs to be read, and say which width how many reads buy; the key stays in the workspace, unseen."""
+    if out.exists():
+        raise UsageError(f"{out} is there already, and may hold verdicts. Name another with --out FILE")
+    with terminal.progress("reading the audit") as show:
+        made = plan_rate(
+            workspace,
+            findings=[word for word in findings.split(",") if word.strip()],
+            reads=reads,
+            width=width,
+            seed=seed,
+            progress=show,
+        )
+    if made.reading_list.height:
+        write_list(made, out)
+    if as_json:
+        record = {"reads": made.reads, "listed": made.reading_list.height, "widths": made.widths.to_dicts()}
+        record["guessed"] = list(made.guessed)
+        print(json.dumps({**record, "list": str(out) if made.reading_list.height else None}, indent=1))
+        return
+    terminal.print_tables([widths(made)], WIDTH)
+    if caution := rate_caution(made):
+        print(caution)
+    print(next_step(made, str(out), str(workspace)))
 
 
 def tables(rates: pl.DataFrame) -> list[Table]:
@@ -36,36 +114,25 @@ def tables(rates: pl.DataFrame) -> list[Table]:
     rows = rates.to_dicts()
     whole = [row for row in rows if row["group_by"] is None]
     columns = dict.fromkeys(row["group_by"] for row in rows if row["group_by"])
-    groups = [_groups(column, [row for row in rows if row["group_by"] == column]) for column in columns]
-    drawn = [_rates(whole), *groups]
+    drawn = [_rates("Share of labels that readers reject", "labels of", [(KINDS[row["says"]], row) for row in whole])]
+    drawn += [
+        _rates(f"By {column}", column, [(row["group"], row) for row in rows if row["group_by"] == column])
+        for column in columns
+    ]
     doubtful = [row for row in whole if row["says"] == "all" and (row["unsettled"] or row["corrected"] is not None)]
     return [*drawn, _doubts(doubtful)] if doubtful else drawn
 
 
-def _rates(rows: list[Row]) -> Table:
-    numbers = ("claims", "read", "wrong", "error rate", "95 % interval", "at any time")
-    table = sheet("Share of claims that readers reject", ["finding", "claims of"], numbers)
-    for row in rows:
-        if row["says"] == "all":
-            table.add_section()
-        name = row["finding"] if row["says"] == "all" else ""
-        kind = {"all": "both", "present": "presence", "absent": "absence"}[row["says"]]
-        table.add_row(
-            name, kind, *_counts(row), _percent(row["rate"]), _span(row), _span(row, "anytime_low", "anytime_high")
-        )
-    return table
-
-
-def _groups(column: str, rows: list[Row]) -> Table:
-    numbers = ("claims", "read", "wrong", "error rate", "95 % interval", "at any time")
-    table = sheet(f"By {column}", ["finding", column], numbers)
+def _rates(title: str, kind: str, rows: list[tuple[str, Row]]) -> Table:
+    """One line per row, each with its kind; a finding is named once."""
+    table = sheet(title, ["finding", kind], ("labels", "read", "wrong", "error rate", "95 % interval", "at any time"))
     last = None
-    for row in rows:
+    for name, row in rows:
         if row["finding"] != last:
             table.add_section()
-        name = row["finding"] if row["finding"] != last else ""
+        counts = [f"{row[name]:,}" for name in ("claims", "read", "wrong")]
         spans = _span(row), _span(row, "anytime_low", "anytime_high")
-        table.add_row(name, row["group"], *_counts(row), _percent(row["rate"]), *spans)
+        table.add_row("" if row["finding"] == last else row["finding"], name, *counts, _percent(row["rate"]), *spans)
         last = row["finding"]
     return table
 
@@ -83,9 +150,9 @@ def _doubts(rows: list[Row]) -> Table:
     return table
 
 
-def meaning(told: Rates) -> list[str]:
+def meaning(found: Rates) -> list[str]:
     """Say what the numbers are, and what they are not."""
-    rows = told.rates.filter(pl.col("group_by").is_null(), pl.col("says") == "all").to_dicts()
+    rows = found.rates.filter(pl.col("group_by").is_null(), pl.col("says") == "all").to_dicts()
     lines = [OF_THIS_DATASET, MOSTLY_ABSENCES]
     if any(row["anytime_low"] is not None for row in rows):
         lines.append(
@@ -93,10 +160,10 @@ def meaning(told: Rates) -> list[str]:
         )
     if unread := [row["finding"] for row in rows if row["unread_share"] > 0]:
         lines.append(
-            f"No read settled anything in a part of the claims of {', '.join(unread)}; "
+            f"No read settled anything in a part of the labels of {', '.join(unread)}; "
             "the interval allows for any rate there."
         )
-    if told.rates["corrected"].null_count() == told.rates.height:
+    if found.rates["corrected"].null_count() == found.rates.height:
         lines.append(
             "Readers' own errors are not corrected: that takes 30 pairs of a finding or more, read by two readers."
         )
@@ -106,7 +173,7 @@ def meaning(told: Rates) -> list[str]:
 def widths(plan: Plan) -> Table:
     """Show which width how many reads are expected to buy."""
     reads = plan.widths["reads"].unique().sort().to_list()
-    title = "Expected width of the 95 % interval, by reads a finding; `expected` is the mean of 1 - trust"
+    title = "Expected width of the 95 % interval, by reads per finding; `expected` is the mean of 1 - trust"
     table = sheet(title, ["finding"], ("expected", *map(str, reads)))
     for (finding,), part in plan.widths.group_by("finding", maintain_order=True):
         got = dict(part.select("reads", "width").iter_rows())
@@ -116,20 +183,22 @@ def widths(plan: Plan) -> Table:
 
 
 def rate_caution(plan: Plan) -> str:
-    """Say what the expected rate is worth where no expert label taught the trust; nothing where it did."""
+    """Say what the expected rate is worth where the trust was not fitted on expert labels; nothing where it was."""
     if not plan.guessed:
         return ""
     return (
-        f"No expert label taught the trust of {', '.join(plan.guessed)}: there `expected` says how badly claims fit "
-        "their surroundings, mostly far more than are wrong. So these widths are too wide, and --width asks for too "
-        "many reads. The rate itself does not rest on it: bpals rate tells the true width after any number of reads."
+        f"No expert label stands behind the trust of {', '.join(plan.guessed)}: there `expected` says how badly "
+        "labels fit their surroundings, mostly far more than are wrong. So these widths are too wide, and --width "
+        "asks for too many reads. The rate itself does not rest on it: bpals rate tells the true width after any "
+        "number of reads."
     )
 
 
 def next_step(plan: Plan, file: str, workspace: str) -> str:
     """Say what was written and what to type when it is filled in."""
     if not plan.reading_list.height:
-        return f"Nothing new to read: {several(plan.reads, 'read a finding was', 'reads a finding were')} drawn before."
+        before = several(plan.reads, "read per finding was", "reads per finding were")
+        return f"Nothing new to read: {before} drawn before."
     pairs = several(plan.reading_list.height, "pair")
     before = " and once more --reviews for each list of before" if plan.batch > 1 else ""
     return (
@@ -139,134 +208,12 @@ def next_step(plan: Plan, file: str, workspace: str) -> str:
     )
 
 
-def _counts(row: Row) -> list[str]:
-    return [f"{row[name]:,}" for name in ("claims", "read", "wrong")]
-
-
 def _percent(share: float | None) -> str:
     if share is None:
         return "-"
-    digits = 1 if share >= 0.0995 else 2
-    return f"{100 * share:.{digits}f} %"
+    # From 9.95 % on, one digit: with two it would print as 10.00.
+    return f"{100 * share:.{1 if share >= 0.0995 else 2}f} %"
 
 
 def _span(row: Row, low: str = "low", high: str = "high") -> str:
     return "-" if row[low] is None else f"{_percent(row[low])} to {_percent(row[high])}"
-
-
-WIDTH = 110
-"""Columns of a table that is written to a file or a pipe."""
-
-WORKSPACE = Annotated[Path, typer.Option(help="The folder of the audit.")]
-SEED = Annotated[int, typer.Option(help="Where drawing starts; a plan that is added to keeps its seed.", min=0)]
-AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
-
-app = typer.Typer(
-    name="rate",
-    help="Tell the dataset's label error rate per finding, with intervals, from reads of pairs drawn at random.",
-    epilog="Example: bpals rate --reviews reads.csv --group-by sex",
-    add_completion=False,
-    invoke_without_command=True,
-)
-
-
-@app.callback(invoke_without_command=True)
-def rate(  # noqa: PLR0913  an option of the command is a parameter
-    context: typer.Context,
-    reviews: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="The reads: image_id, finding, reader, verdict, inclusion. May be given again."
-        ),
-    ] = None,
-    workspace: WORKSPACE = Path("audit"),
-    group_by: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Also by sex, age or view. May be given again.")
-    ] = None,
-    simple_random: Annotated[
-        bool, typer.Option("--simple-random", help="Every pair of a finding had the same chance to be read.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the reads with the chance of each being drawn.")
-    ] = None,
-    as_json: AS_JSON = False,
-    seed: SEED = 0,
-) -> None:
-    """Tell the dataset's label error rate per finding, with intervals, from reads of pairs drawn at random."""
-    if context.invoked_subcommand is not None:
-        return
-    reads = given_files(reviews)
-    if reads is None:
-        raise UsageError(
-            "there is nothing to rate. Type: bpals rate --reviews FILE, or first: bpals rate plan --reads 300"
-        )
-    told = tell_rates(workspace, reviews=reads, group_by=group_by or (), simple_random=simple_random, seed=seed)
-    if out is not None:
-        _write(told, out)
-    if as_json:
-        record = {"rates": told.rates.to_dicts(), "meta": told.meta, "notes": [note.message for note in told.notes]}
-        print(json.dumps(record, indent=1, allow_nan=False))
-    else:
-        _print(told)
-    for note in told.notes:
-        print(f"note: {note.message}", file=sys.stderr)
-
-
-@app.command("plan", epilog="Example: bpals rate plan --findings Pneumothorax,Hernia --reads 300 --out reads.csv")
-def plan(
-    workspace: WORKSPACE = Path("audit"),
-    findings: Annotated[str, typer.Option(metavar="A,B", help="Which findings to read; by default all.")] = "",
-    reads: Annotated[
-        int | None, typer.Option(metavar="N", help="How many pairs to read of each finding.", min=1)
-    ] = None,
-    width: Annotated[
-        float | None,
-        typer.Option(metavar="W", help="Instead: as many as an interval of this width takes, such as 0.03."),
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The reading list to write.")] = Path("reads.csv"),
-    as_json: AS_JSON = False,
-    seed: SEED = 0,
-) -> None:
-    """Draw pairs to be read, and say which width how many reads buy; the key stays in the workspace, unseen."""
-    if out.exists():
-        raise UsageError(f"{out} is there already, and may hold verdicts. Name another with --out FILE")
-    with bar() as drawn:
-        task = drawn.add_task("reading the audit", total=1.0)
-        made = plan_rate(
-            workspace,
-            findings=[word for word in findings.split(",") if word.strip()],
-            reads=reads,
-            width=width,
-            seed=seed,
-            progress=lambda what, share: drawn.update(task, description=what, completed=share),
-        )
-    if made.reading_list.height:
-        write_list(made, out)
-    if as_json:
-        record = {"reads": made.reads, "listed": made.reading_list.height, "widths": made.widths.to_dicts()}
-        record["guessed"] = list(made.guessed)
-        print(json.dumps({**record, "list": str(out) if made.reading_list.height else None}, indent=1))
-        return
-    _console().print(widths(made))
-    if caution := rate_caution(made):
-        print(caution)
-    print(next_step(made, str(out), str(workspace)))
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
-
-
-def _print(told: Rates) -> None:
-    for table in tables(told.rates):
-        _console().print(table)
-    for line in meaning(told):
-        print(line)
-
-
-def _write(told: Rates, file: Path) -> None:
-    try:
-        file.write_text(told.reviews.write_csv(), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror}. Name another with --out FILE") from None

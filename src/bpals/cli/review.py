@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import webbrowser
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from getpass import getpass
 from importlib.util import find_spec
@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bpals.cli.score import sheet
-from bpals.cli.terminal import bar, expanded, given_files
+from bpals.cli import terminal
+from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, sheet, takes
 from bpals.errors import MissingExtra, UsageError
 from bpals.registry import EXPORTS, option
 from bpals.reviews.verdicts import write_sheet
@@ -27,20 +27,35 @@ from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
 from bpals.store.workspace import DEMO
 from bpals.tasks.demo import make_demo
-from bpals.tasks.reading_list import ReadingList, reading_list
-from bpals.tasks.review_files import as_json, export_reviews, import_reviews
+from bpals.tasks.reading_list import reading_list
+from bpals.tasks.review_files import as_json as import_json
+from bpals.tasks.review_files import export_reviews, import_reviews
 from bpals.tasks.study_progress import study_progress
 from bpals.text import several
-from bpals.types import Notice
 
 PACKAGES = ("fastapi", "uvicorn", "argon2", "pyotp", "joserfc", "httpx")
 FOUND = 1
 """The exit code where a log was changed."""
+COMMAND_LINE = "command line"
+"""Who made a change, as the log says it."""
+WIDTH = 110
+"""Columns of a table that is written to a file or a pipe, where COLUMNS does not say how many."""
+APART = 2
+"""Blanks between two columns."""
+VERSION = slice(len("sha256:"), len("sha256:") + 12)
+"""What is shown of a signal's hash."""
+FORMATS = EXPORTS.names()
+FORMAT = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
-WORKSPACE = Annotated[Path, typer.Option(help="The folder of the audit.")]
 LEDGER = Annotated[
     str | None, typer.Option("--ledger", metavar="URL", help="A ledger on PostgreSQL, instead of the workspace's own.")
 ]
+NAME = Annotated[str, typer.Argument(help="The account.")]
+
+app = terminal.group("review", "Send experts where their reading pays.", "bpals review next --n 50 --out list.csv")
+account_app = terminal.group(
+    "account", "Say who may enter the reading room.", "bpals review account add anna --role reader"
+)
 
 
 def load_room() -> Any:
@@ -86,9 +101,8 @@ def serve(
     rooms = load_room()
     home, images = what.workspace or (DEMO if what.demo else Path("audit")), what.images
     if what.demo:
-        with bar() as drawn:
-            task = drawn.add_task("starting", total=1.0)
-            made = make_demo(home, progress=lambda what, share: drawn.update(task, description=what, completed=share))
+        with terminal.progress() as show:
+            made = make_demo(home, progress=show)
         images = images or made.images
     binding = rooms.Binding(
         host=where.host,
@@ -101,61 +115,44 @@ def serve(
     opening = rooms.Opening(
         workspace=home, images=images, study=what.study, ledger=what.ledger, oidc=where.oidc, binding=binding
     )
-    rooms.serve_room(opening, ready=_greeter(open_browser=browser and sys.stdout.isatty()), level=log_level.upper())
 
-
-def _greeter(*, open_browser: bool) -> Callable[[Any], None]:
     def greet(room: Any) -> None:
-        for notice in room.notices:
-            print(f"note: {notice.message}", file=sys.stderr)
+        terminal.print_notes(notice.message for notice in room.notices)
         films = several(room.cases, "film")
         print(f"{films} to read, the most doubtful first. Ctrl-C closes the room; what was read is kept.")
         print(f"Open: {room.entrance}", flush=True)
-        if open_browser:
+        if browser and sys.stdout.isatty():
             webbrowser.open(room.entrance)
 
-    return greet
+    rooms.serve_room(opening, ready=greet, level=log_level.upper())
 
 
+app.command("serve", epilog="Example: bpals review serve --workspace audit --images films")(terminal.expanded(serve))
+app.add_typer(account_app)
+
+
+@app.command("verify-log", epilog="Example: bpals review verify-log --workspace audit")
 def verify_log(
-    workspace: WORKSPACE = Path("audit"),
+    workspace: WORKSPACE = AUDIT,
     ledger: LEDGER = None,
     head: Annotated[
-        str | None,
-        typer.Option(metavar="HASH", help="The head that was printed before: nothing up to it may be missing."),
+        str | None, takes("HASH", "The head that was printed before: nothing up to it may be missing.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Check that nothing in the log of the reading room was edited, removed or put in another order."""
-    told = load_room().verify_log(workspace, ledger=ledger, head=head)
+    checked = load_room().verify_log(workspace, ledger=ledger, head=head)
     if as_json:
-        end = {"sequence": told.head.sequence, "hash": told.head.hash}
-        print(json.dumps({"whole": not told.found, "found": told.found, "head": end}, indent=1))
-    elif told.found:
-        print("\n".join(told.found))
+        end = {"sequence": checked.head.sequence, "hash": checked.head.hash}
+        print(json.dumps({"whole": not checked.found, "found": checked.found, "head": end}, indent=1))
+    elif checked.found:
+        print("\n".join(checked.found))
     else:
         since = "" if head is None else ", and nothing of what was there with that head is missing"
         print(f"The log is whole{since}.")
-        print(f"Head: {told.head}")
-    if told.found:
+        print(f"Head: {checked.head}")
+    if checked.found:
         raise typer.Exit(FOUND)
-
-
-NAME = Annotated[str, typer.Argument(help="The account.")]
-HERE = "command line"
-"""Who made a change, as the log says it."""
-
-account_app = typer.Typer(
-    name="account",
-    help="Say who may enter the reading room.",
-    epilog="Example: bpals review account add anna --role reader",
-    no_args_is_help=True,
-)
-
-
-@account_app.callback()
-def _before_account_command() -> None:
-    """Say who may enter the reading room."""
 
 
 @account_app.command("add", epilog="Example: bpals review account add anna --role reader")
@@ -163,36 +160,39 @@ def add(
     name: NAME,
     role: Annotated[str, typer.Option(help="reader, adjudicator or admin.")] = "reader",
     totp: Annotated[bool, typer.Option("--totp", help="Ask for a code at login too.")] = False,
-    email: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Enter by OIDC with this address, and without a password.")
-    ] = None,
-    oidc: Annotated[Path | None, typer.Option(metavar="FILE", help="The OIDC provider that knows the address.")] = None,
-    workspace: WORKSPACE = Path("audit"),
+    email: Annotated[str | None, takes("ADDRESS", "Enter by OIDC with this address, and without a password.")] = None,
+    oidc: Annotated[Path | None, takes("FILE", "The OIDC provider that knows the address.")] = None,
+    workspace: WORKSPACE = AUDIT,
     ledger: LEDGER = None,
 ) -> None:
     """Make an account; its password is asked for, or read from a pipe."""
     rooms = load_room()
     subject = rooms.invitation(oidc, email) if email else None
     with rooms.office(workspace, ledger) as office:
-        made = office.make(name, role, password=None if subject else _password(name), subject=subject, by=HERE)
+        made = office.make(name, role, password=None if subject else _password(name), subject=subject, by=COMMAND_LINE)
         print(f"{made.name} may enter as {made.role}.")
         if totp:
-            print(f"For the app: {office.add_second_factor(made, 'bpals reading room', by=HERE)}")
+            print(f"For the app: {office.add_second_factor(made, 'bpals reading room', by=COMMAND_LINE)}")
 
 
 @account_app.command("list", epilog="Example: bpals review account list --json")
 def list_(
-    workspace: WORKSPACE = Path("audit"),
+    workspace: WORKSPACE = AUDIT,
     ledger: LEDGER = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """List who may enter."""
-    cards = load_room().list_accounts(workspace, ledger)
     rows = [
-        {"name": card.account.name, "role": card.account.role, "password": card.password, "totp": card.totp,
-         "oidc": card.subject is not None, "disabled": card.disabled}
-        for card in cards
-    ]  # fmt: skip
+        {
+            "name": card.account.name,
+            "role": card.account.role,
+            "password": card.password,
+            "totp": card.totp,
+            "oidc": card.subject is not None,
+            "disabled": card.disabled,
+        }
+        for card in load_room().list_accounts(workspace, ledger)
+    ]
     if as_json:
         print(json.dumps(rows, indent=1))
         return
@@ -204,10 +204,10 @@ def list_(
 
 
 @account_app.command("password", epilog="Example: bpals review account password anna")
-def password(name: NAME, workspace: WORKSPACE = Path("audit"), ledger: LEDGER = None) -> None:
+def password(name: NAME, workspace: WORKSPACE = AUDIT, ledger: LEDGER = None) -> None:
     """Give somebody a new password; whoever is in by the old one is out."""
     with load_room().office(workspace, ledger) as office:
-        office.set_password(office.named(name), _password(name), by=HERE)
+        office.set_password(office.named(name), _password(name), by=COMMAND_LINE)
         print(f"{name} has a new password.")
 
 
@@ -215,12 +215,12 @@ def password(name: NAME, workspace: WORKSPACE = Path("audit"), ledger: LEDGER = 
 def disable(
     name: NAME,
     again: Annotated[bool, typer.Option("--enable", help="Let them in again.")] = False,
-    workspace: WORKSPACE = Path("audit"),
+    workspace: WORKSPACE = AUDIT,
     ledger: LEDGER = None,
 ) -> None:
     """Let nobody in by an account any more; what was read by it stays."""
     with load_room().office(workspace, ledger) as office:
-        office.set_disabled(office.named(name), disabled=not again, by=HERE)
+        office.set_disabled(office.named(name), disabled=not again, by=COMMAND_LINE)
         print(f"{name} may {'' if again else 'not '}enter.")
 
 
@@ -234,174 +234,74 @@ def _password(name: str) -> str:
     return given
 
 
-AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
-FORMATS = EXPORTS.names()
-FORMAT = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-
-
-def export(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="A new file, or for dicom-sr a new folder.")],
-    format_: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; .csv and .parquet tell it by themselves.")
-    ] = None,
-    workspace: WORKSPACE = Path("audit"),
-    images: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The films, where the workspace does not know them.")
-    ] = None,
+@app.command("progress", epilog="Example: bpals review progress --workspace audit --json")
+def progress_of_study(
+    workspace: WORKSPACE = AUDIT,
+    study: Annotated[str | None, takes("NAME", "Which study; by default the last.")] = None,
     ledger: LEDGER = None,
-    as_json_: AS_JSON = False,
-) -> None:
-    """Write every review to a file: one row a reader, film, finding and phase. Nothing is overwritten."""
-    with bar() as drawn:
-        task = drawn.add_task("starting", total=1.0)
-        told = export_reviews(
-            workspace,
-            out,
-            format=format_,
-            images=images,
-            ledger=ledger,
-            progress=lambda what, share: drawn.update(task, description=what, completed=share),
-        )
-    if as_json_:
-        record = {"path": str(told.path), "reviews": told.reviews, "files": told.files}
-        print(json.dumps({**record, "notices": [notice.message for notice in told.notices]}, indent=1))
-    else:
-        reports = f", {told.files:,} reports" if told.files > 1 else ""
-        print(f"{several(told.reviews, 'review')} in {told.path}{reports}")
-    _note(told.notices)
-
-
-def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export, or any sheet with one row a read.")],
-    format_: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; by default its content tells.")
-    ] = None,
-    reader: Annotated[str | None, typer.Option(metavar="NAME", help="Who read, where the file names nobody.")] = None,
-    workspace: WORKSPACE = Path("audit"),
-    ledger: LEDGER = None,
-    as_json_: AS_JSON = False,
-) -> None:
-    """Bring the reads of a file into the workspace, all or none; what was brought in before stays as it is."""
-    with bar() as drawn:
-        task = drawn.add_task("starting", total=1.0)
-        told = import_reviews(
-            workspace,
-            file,
-            format=format_,
-            reader=reader,
-            ledger=ledger,
-            progress=lambda what, share: drawn.update(task, description=what, completed=share),
-        )
-    if as_json_:
-        print(json.dumps(as_json(told), indent=1, ensure_ascii=False))
-    else:
-        new = told.reviews
-        fresh, known = several(new.height, "is", "are"), several(told.already, "was", "were")
-        print(f"{several(told.read, 'read')} in {file}: {fresh} new, {known} here already")
-        if new.height:
-            print(f"films: {new['image_id'].n_unique():,}, readers: {new['reader'].n_unique():,}")
-    _note(told.notices)
-
-
-def _note(notices: Iterable[Notice]) -> None:
-    for notice in notices:
-        print(f"note: {notice.message}", file=sys.stderr)
-
-
-WIDTH = 110
-"""Columns of a table that is written to a file or a pipe, where COLUMNS does not say how many."""
-APART = 2
-"""Blanks between two columns."""
-VERSION = slice(len("sha256:"), len("sha256:") + 12)
-"""What is shown of a signal's hash."""
-
-Row = Mapping[str, Any]
-
-
-def progress(
-    workspace: Annotated[Path, typer.Option(help="The folder of the audit.")] = Path("audit"),
-    study: Annotated[str | None, typer.Option(metavar="NAME", help="Which study; by default the last.")] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option("--ledger", metavar="URL", help="A ledger on PostgreSQL, instead of the workspace's own."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Say how far a study is: errors confirmed, the error rate, pace, agreement, and what is still needed."""
-    told = study_progress(workspace, study=study, ledger=ledger)
+    found = study_progress(workspace, study=study, ledger=ledger)
     if as_json:
-        print(json.dumps(told, indent=1, allow_nan=False))
+        print(json.dumps(found, indent=1, allow_nan=False))
         return
-    _print_progress(told)
-    for notice in told["notices"]:
-        print(f"note: {notice}", file=sys.stderr)
-
-
-def _print_progress(told: Row) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal and not os.environ.get("COLUMNS"):
-        console = Console(highlight=False, width=WIDTH)
-    for line in _sentences(told):
-        print(line)
-    shown = [_errors(told["errors"])]
-    shown.append(_agreement("Readers of the same pair (95 %)", told["agreement"], "finding", "films"))
-    shown.append(_agreement("Each reader, reading a film again (95 %)", told["within"], "first", "repeats"))
-    shown.append(_agreement("Each reader and the consensus (95 %)", told["against"], "first", "films"))
-    shown.append(_lessons(told["lessons"]))
+    print(*_sentences(found), sep="\n")
+    console = Console(highlight=False) if os.environ.get("COLUMNS") else terminal.wide_console(WIDTH)
+    shown = [
+        _errors(found["errors"]),
+        _agreement("Readers of the same pair (95 %)", found["agreement"], "finding", "images"),
+        _agreement("Each reader, reading an image again (95 %)", found["within"], "first", "repeats"),
+        _agreement("Each reader and the consensus (95 %)", found["against"], "first", "images"),
+        _fits(found["lessons"]),
+    ]
     for title, (head, *rows) in shown:
         if rows:
             console.print(*_fitting(title, head, rows, console.width))
+    terminal.print_notes(found["notices"])
 
 
-def _sentences(told: Row) -> list[str]:
-    counted = told["counts"]
+def _sentences(found: Row) -> list[str]:
+    counted = found["counts"]
     first = (
         f"{several(counted['readings'], 'reading')} and {several(counted['repeats'], 'repeat')} by "
         f"{several(counted['readers'], 'reader')}; {several(counted['reads'], 'read')} of "
-        f"{several(counted['pairs'], 'pair')} on {several(counted['films'], 'film')} vote"
+        f"{several(counted['pairs'], 'pair')} on {several(counted['films'], 'image')} vote"
     )
     if counted["unaudited"]:
         first += f", {counted['unaudited']:,} about findings that are not audited do not"
     lines = [first]
-    if told["pace"]:
-        whole = told["pace"][0]
+    if found["pace"]:
+        whole = found["pace"][0]
         seconds = "less than a second" if whole["median_s"] < 1 else f"{whole['median_s']:.0f} s"
         lines.append(
-            f"{several(round(whole['per_hour']), 'film')} an hour of active time, half of them within {seconds}"
+            f"{several(round(whole['per_hour']), 'image')} per hour of active time, half of them within {seconds}"
         )
-    if told["series"]:
-        last = told["series"][-1]
+    if found["series"]:
+        last = found["series"][-1]
         ends = [last[name] for name in ("random", "random_low", "random_high")]
         at_random = "" if None in ends else "; at random it would be {:.1f} ({:.1f} to {:.1f})".format(*ends)
         lines.append(f"{several(last['found'], 'error')} found in {several(last['reads'], 'reading')}{at_random}")
-    least = told["least"]
-    if told["errors"]:
+    least = found["least"]
+    if found["errors"]:
         lines.append(
-            f"an error rate is told from {least['films']} films on that were drawn at random, unless its interval is "
-            f"wider than {least['width']:g}; agreement from films of {least['patients']} patients on"
+            f"an error rate is given from {least['films']} images on that were drawn at random, unless its interval is "
+            f"wider than {least['width']:g}; agreement from images of {least['patients']} patients on"
         )
-    return [*lines, told["stopping"]["words"]]
+    return [*lines, found["stopping"]["words"]]
 
 
 def _errors(rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
-    head = [
-        "finding",
-        "pairs\nread",
-        "settled",
-        "wrong",
-        "said\npresent",
-        "said\nabsent",
-        "films at\nrandom",
-        "rate (95 %)",
-    ]
-    names = ("pairs", "settled", "confirmed", "present", "absent")
-    return "Errors confirmed, and the error rate of all claims", [
-        head,
-        *(
-            [row["finding"], *(f"{row[name]:,}" for name in names), f"{row['films'] or 0:,}", _rate(row)]
-            for row in rows
-        ),
-    ]
+    counts = {
+        "pairs\nread": "pairs",
+        "settled": "settled",
+        "wrong": "confirmed",
+        "label\npresent": "present",
+        "label\nabsent": "absent",
+        "images at\nrandom": "films",
+    }
+    body = [[row["finding"], *(f"{row[name] or 0:,}" for name in counts.values()), _rate(row)] for row in rows]
+    return "Errors confirmed, and the error rate of all labels", [["finding", *counts, "rate (95 %)"], *body]
 
 
 def _rate(row: Row) -> str:
@@ -428,20 +328,13 @@ def _figure(row: Row, name: str) -> str:
     return f"{row[name]:.2f}" if low is None else f"{row[name]:.2f}\n{low:.2f} to {high:.2f}"
 
 
-def _lessons(rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
-    head = ["lesson", "readings", "reads", "findings\nchanged", "trusts\nchanged", "flags\nchanged", "signal"]
-    return "What was read became a new signal", [
-        head,
-        *(
-            [
-                row["at"][:16].replace("T", " "),
-                *(f"{n:,}" for n in (row["readings"], row["reads"], len(row["findings"]))),
-                *(f"{row['changed'][name]:,}" for name in ("trust", "flag")),
-                row["version"][VERSION],
-            ]
-            for row in rows
-        ),
-    ]
+def _fits(rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
+    head = ["fit", "readings", "reads", "findings\nchanged", "trusts\nchanged", "flags\nchanged", "signal"]
+    body = []
+    for row in rows:
+        counts = (row["readings"], row["reads"], len(row["findings"]), row["changed"]["trust"], row["changed"]["flag"])
+        body.append([row["at"][:16].replace("T", " "), *(f"{n:,}" for n in counts), row["version"][VERSION]])
+    return "What was read became a new signal", [head, *body]
 
 
 def _fitting(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Table]:
@@ -464,61 +357,81 @@ def _fitting(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], wid
     return tables
 
 
-app = typer.Typer(
-    name="review",
-    help="Send experts where their reading pays.",
-    epilog="Example: bpals review next --n 50 --out list.csv",
-    add_completion=False,
-    no_args_is_help=True,
-)
+@app.command("export", epilog="Example: bpals review export --format label-studio --out tasks.json")
+def export(
+    out: Annotated[Path, takes("FILE", "A new file, or for dicom-sr a new folder.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; .csv and .parquet tell it by themselves.")
+    ] = None,
+    workspace: WORKSPACE = AUDIT,
+    images: Annotated[Path | None, takes("PATH", "The images, where the workspace does not know them.")] = None,
+    ledger: LEDGER = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Write every review to a file: one row per reader, image, finding and phase. Nothing is overwritten."""
+    with terminal.progress() as show:
+        done = export_reviews(workspace, out, format=format_, images=images, ledger=ledger, progress=show)
+    if as_json:
+        record = {"path": str(done.path), "reviews": done.reviews, "files": done.files}
+        print(json.dumps({**record, "notices": [notice.message for notice in done.notices]}, indent=1))
+    else:
+        reports = f", {done.files:,} reports" if done.files > 1 else ""
+        print(f"{several(done.reviews, 'review')} in {done.path}{reports}")
+    terminal.print_notes(notice.message for notice in done.notices)
 
 
-@app.callback()
-def _before_any_command() -> None:
-    """Send experts where their reading pays."""
-
-
-app.command("serve", epilog="Example: bpals review serve --workspace audit --images films")(expanded(serve))
-app.add_typer(account_app)
-app.command("verify-log", epilog="Example: bpals review verify-log --workspace audit")(verify_log)
-app.command("progress", epilog="Example: bpals review progress --workspace audit --json")(progress)
-app.command("export", epilog="Example: bpals review export --format label-studio --out tasks.json")(export)
-app.command("import", epilog="Example: bpals review import readers.csv --workspace audit")(import_)
+@app.command("import", epilog="Example: bpals review import readers.csv --workspace audit")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export, or any sheet with one row per read.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; by default its content tells.")
+    ] = None,
+    reader: Annotated[str | None, takes("NAME", "Who read, where the file names nobody.")] = None,
+    workspace: WORKSPACE = AUDIT,
+    ledger: LEDGER = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Bring the reads of a file into the workspace, all or none; what was brought in before stays as it is."""
+    with terminal.progress() as show:
+        done = import_reviews(workspace, file, format=format_, reader=reader, ledger=ledger, progress=show)
+    if as_json:
+        print(json.dumps(import_json(done), indent=1, ensure_ascii=False))
+    else:
+        new = done.reviews
+        fresh, known = several(new.height, "is", "are"), several(done.already, "was", "were")
+        print(f"{several(done.read, 'read')} in {file}: {fresh} new, {known} here already")
+        if new.height:
+            print(f"images: {new['image_id'].n_unique():,}, readers: {new['reader'].n_unique():,}")
+    terminal.print_notes(notice.message for notice in done.notices)
 
 
 @app.command("next", epilog="Example: bpals review next --workspace audit --n 50 --out list.csv")
 def next_(  # noqa: PLR0913  an option of the command is a parameter
-    workspace: Annotated[Path, typer.Option(help="The folder of the audit.")] = Path("audit"),
+    workspace: WORKSPACE = AUDIT,
     n: Annotated[int, typer.Option("--n", metavar="N", help="How many pairs.")] = 50,
-    findings: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these findings; by default all of the audit.")
-    ] = None,
+    findings: Annotated[str | None, takes("A,B", "Only these findings; by default all of the audit.")] = None,
     gain: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FINDING=X", help="What an error of a finding is worth, beside 1. May be given again."),
+        list[str] | None, takes("FINDING=X", "What an error of a finding is worth, beside 1. May be given again.")
     ] = None,
     reviews: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Reads that there are: what was read is not offered again. May be given again."
-        ),
+        takes("FILE", "Reads that there are: what was read is not offered again. May be given again."),
     ] = None,
-    random_share: Annotated[float, typer.Option(metavar="X", help="Share that is drawn at random, unmarked.")] = 0.2,
-    readers_per_pair: Annotated[int, typer.Option(metavar="K", help="Offer a pair until K have read it.")] = 1,
-    all_films: Annotated[bool, typer.Option("--all-films", help="Several films of a patient may be offered.")] = False,
+    random_share: Annotated[float, takes("X", "Share that is drawn at random, unmarked.")] = 0.2,
+    readers_per_pair: Annotated[int, takes("K", "Offer a pair until K have read it.")] = 1,
+    all_films: Annotated[bool, typer.Option("--all-films", help="Several images of a patient may be offered.")] = False,
     seed: Annotated[int, typer.Option(help="Where the drawing starts.")] = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a sheet for the reader to fill in, and FILE's key beside it."),
+        Path | None, takes("FILE", "Write a sheet for the reader to fill in, and FILE's key beside it.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON, for a program.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Draw the pairs that an expert should read next: most by value, a share at random, in one unmarked order."""
     listed = reading_list(
         workspace,
         n=n,
         findings=None if findings is None else [word.strip() for word in findings.split(",")],
-        reviews=given_files(reviews),
+        reviews=terminal.given_files(reviews),
         worth=Worth(gains=_gains(gain or [])),
         draw=Draw(
             random_share=random_share, seed=seed, one_per_patient=not all_films, readers_per_pair=readers_per_pair
@@ -528,18 +441,13 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
     if as_json:
         print(json.dumps(listed.table.to_dicts(), indent=1, allow_nan=False))
     elif out is None:
-        _print(listed)
+        for image, finding in listed.table.select("image_id", "finding").iter_rows():
+            print(f"{image}  {finding}")
     else:
         pairs = several(listed.table.height, "pair")
         print(f"{pairs} in {out}, to be filled in: reader, and verdict YES, NO or HEDGE")
         print(f"the chances of being drawn in {key}: keep it beside the sheet and from the reader")
-    for notice in listed.notices:
-        print(f"note: {notice.message}", file=sys.stderr)
-
-
-def _print(listed: ReadingList) -> None:
-    for film, finding in listed.table.select("image_id", "finding").iter_rows():
-        print(f"{film}  {finding}")
+    terminal.print_notes(notice.message for notice in listed.notices)
 
 
 def _gains(words: list[str]) -> dict[str, float]:

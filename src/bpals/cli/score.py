@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from bpals.cli.terminal import alone, bar
+from bpals.cli import terminal
+from bpals.cli.terminal import AS_JSON, AUDIT, BOOTSTRAP, RESAMPLING_SEED, SPLIT, WORKSPACE, Row, number, sheet, takes
 from bpals.errors import UsageError
 from bpals.report.scorecard_page import render_scorecard
 from bpals.reviews.agreement import MAJORITY, MEAN, OTHERS
@@ -21,8 +19,7 @@ from bpals.score.intervals import Resampling
 from bpals.tasks.score import LABEL, SIGNAL, Scorecard, scorecard
 from bpals.text import several
 
-Row = dict[str, Any]
-Told = tuple[str, list[str], list[list[str]]]
+Lines = list[list[str]]
 
 METHODS = {
     "bpals": "bpals",
@@ -33,32 +30,95 @@ METHODS = {
     "random": "random",
     "oracle": "oracle",
 }
-TOGETHER = ("pairs", "positive", "negative", "Fleiss kappa", "alpha", "AC1")
-BESIDE = ("pairs", "most readers", "the label", "bpals")
 COMPARED = ("bpals", "self_confidence", "cleanlab", "prevalence")
+
+
+def score(  # noqa: PLR0913  an option of the command is a parameter
+    workspace: WORKSPACE = AUDIT,
+    reference: Annotated[
+        list[str] | None,
+        takes(
+            "KIND=PATH",
+            "Expert labels: four-findings=PATH, all-findings=PATH, table=FILE or boxes. May be given again.",
+        ),
+    ] = None,
+    split: SPLIT = "all",
+    only_judged: Annotated[
+        bool, typer.Option(help="Keep to images that every image judge answered, and give each judge its own row.")
+    ] = False,
+    readers: Annotated[
+        Path | None, takes("PATH", "A file with one row per reader: score single readers beside bpals.")
+    ] = None,
+    min_readers: Annotated[
+        int | None, takes("K", "all-findings by reader: present if at least K say so, not the majority.")
+    ] = None,
+    as_json: AS_JSON = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables, for a README.")] = False,
+    html: Annotated[Path | None, takes("FILE", "Also write a page with the plots.")] = None,
+    bootstrap: BOOTSTRAP = 1000,
+    seed: RESAMPLING_SEED = 0,
+) -> None:
+    """Score the trust of an audit against radiologist labels, beside other ways of finding label errors."""
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown both want the output. Type one of them")
+    with terminal.progress("reading the audit") as show:
+        card = scorecard(
+            workspace,
+            reference=reference or (),
+            split=split,
+            only_judged=only_judged,
+            readers=readers,
+            min_readers=min_readers,
+            resampling=Resampling(draws=bootstrap, seed=seed),
+            progress=lambda what, share: show(f"scoring {what}", share),
+        )
+    if html is not None:
+        terminal.write_text(_page(card), html, "--html")
+    if as_json:
+        print(json.dumps([*card.rows, *card.boxes, *card.readers, *card.agreement], indent=1, allow_nan=False))
+    elif as_markdown:
+        print(markdown(card), end="")
+    else:
+        terminal.print_tables(tables(card))
+    terminal.print_notes(note.message for note in card.notes)
+
+
+def _page(card: Scorecard) -> str:
+    return render_scorecard(
+        card.rows,
+        card.reliability,
+        {**card.meta, "notes": [note.message for note in card.notes]},
+        boxes=card.boxes,
+        readers=_shown_readers(card),
+        agreement=_agreement(card.agreement),
+    )
 
 
 def tables(card: Scorecard) -> list[Table]:
     """Every table of a scorecard, for the terminal."""
     drawn = []
-    for reference, split in dict.fromkeys((row["reference"], row["split"]) for row in card.rows):
-        rows = [row for row in card.rows if (row["reference"], row["split"]) == (reference, split)]
+    for reference, split, rows in _by_reference(card):
         title = f"{reference}, split {split}"
         drawn += [_methods(title, rows), _within(title, rows)]
     if card.boxes:
-        drawn.append(_boxes(card.boxes))
+        title = "Trust of boxed presences against other presences"
+        boxed = ("boxed", "other", "median boxed", "median other", "AUROC boxed over other")
+        drawn.append(sheet(title, ["finding"], boxed, map(_boxed, card.boxes)))
     if card.readers:
-        drawn.append(_readers(card.readers))
-    if card.agreement:
-        drawn += [_agreement(*told) for told in agreement(card.agreement)]
-    return drawn
+        numbers = ("n", "flags", "precision", "recall", "bpals prec.", "bpals recall")
+        title = "Single readers as error finders, and bpals at the same number of flags"
+        lines = [
+            [reader if finding == "pooled" else f"{finding}, {reader}", *cells]
+            for finding, reader, *cells in map(_read, _shown_readers(card))
+        ]
+        drawn.append(sheet(title, ["reader"], numbers, lines))
+    return [*drawn, *(sheet(title, head[:1], head[1:], lines) for title, head, lines in _agreement(card.agreement))]
 
 
 def markdown(card: Scorecard) -> str:
     """The scorecard as Markdown: error AP with its interval, and the errors found at 10 %."""
     parts = []
-    for reference, split in dict.fromkeys((row["reference"], row["split"]) for row in card.rows):
-        rows = [row for row in card.rows if (row["reference"], row["split"], row["given"]) == (reference, split, "all")]
+    for reference, split, rows in _by_reference(card):
         header = ["finding", "pairs", "errors", *(f"{METHODS[m]}, error AP" for m in COMPARED), "bpals, found at 10 %"]
         parts.append(
             f"`{reference}`, split {split}; in brackets 95 % intervals over patients, "
@@ -66,24 +126,22 @@ def markdown(card: Scorecard) -> str:
         )
     if card.readers:
         header = ["finding", "reader", "pairs", "flags", "precision", "recall", "bpals precision", "bpals recall"]
-        parts.append(_pipes(header, map(_read, shown(card.readers))))
-    if card.agreement:
-        parts += [_pipes(header, lines) for _, header, lines in agreement(card.agreement)]
+        parts.append(_pipes(header, map(_read, _shown_readers(card))))
+    parts += [_pipes(header, lines) for _, header, lines in _agreement(card.agreement)]
     if card.boxes:
         header = ["finding", "boxed", "other", "median trust, boxed", "median trust, other", "AUROC boxed over other"]
         parts.append(_pipes(header, map(_boxed, card.boxes)))
     return "\n\n".join(parts) + "\n"
 
 
-def sheet(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Make an empty table: columns of words, then columns of numbers."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in words:
-        # A name may take two lines, so that no number is cut.
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---", *(["--:"] * (len(header) - 1))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
+
+
+def _by_reference(card: Scorecard) -> Iterator[tuple[str, str, list[Row]]]:
+    for reference, split in dict.fromkeys((row["reference"], row["split"]) for row in card.rows):
+        yield reference, split, [row for row in card.rows if (row["reference"], row["split"]) == (reference, split)]
 
 
 def _methods(title: str, rows: Sequence[Row]) -> Table:
@@ -106,7 +164,7 @@ def _methods(title: str, rows: Sequence[Row]) -> Table:
 def _within(title: str, rows: Sequence[Row]) -> Table:
     """Presences and absences apart, with the calibration of the trust."""
     numbers = ("n", "errors", "AP bpals", "self-conf.", "cleanlab", "preval.", "ECE", "Brier")
-    table = sheet(f"By kind of claim: {title}", ["finding", "claimed"], numbers)
+    table = sheet(f"By kind of label: {title}", ["finding", "label"], numbers)
     parts: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         parts.setdefault((row["finding"], row["given"]), {})[row["method"]] = row
@@ -116,71 +174,64 @@ def _within(title: str, rows: Sequence[Row]) -> Table:
         ours = methods["bpals"]
         precisions = [number(methods.get(method, {}).get("error_ap")) for method in COMPARED]
         calibration = [number(ours[name]) for name in ("ece", "brier")]
-        counts = [f"{ours['n']:,}", f"{ours['errors']:,}"]
-        table.add_row(finding if given == "all" else "", given, *counts, *precisions, *calibration)
+        table.add_row(finding if given == "all" else "", given, *_counts(ours), *precisions, *calibration)
     return table
 
 
-def _boxes(rows: Sequence[Row]) -> Table:
-    numbers = ("boxed", "other", "median boxed", "median other", "AUROC boxed over other")
-    table = sheet("Trust of boxed presences against other presences", ["finding"], numbers)
-    for row in rows:
-        table.add_row(*_boxed(row))
-    return table
+def _compared(rows: Sequence[Row]) -> Lines:
+    lines = []
+    for finding in dict.fromkeys(row["finding"] for row in rows):
+        methods = {row["method"]: row for row in rows if (row["finding"], row["given"]) == (finding, "all")}
+        precisions = [_with_interval(methods.get(method, {}), "error_ap") for method in COMPARED]
+        ours = methods["bpals"]
+        lines.append([finding, *_counts(ours), *precisions, _with_interval(ours, "found_10")])
+    return lines
 
 
-def _readers(rows: Sequence[Row]) -> Table:
-    numbers = ("n", "flags", "precision", "recall", "bpals prec.", "bpals recall")
-    table = sheet("Single readers as error finders, and bpals at the same number of flags", ["reader"], numbers)
-    for row in shown(rows):
-        by_finding = row["finding"] != "pooled"
-        finding, reader, *cells = _read(row)
-        table.add_row(f"{finding}, {reader}" if by_finding else reader, *cells)
-    return table
+def _boxed(row: Row) -> list[str]:
+    medians = [number(row[f"trust_{name}_median"]) for name in ("boxed", "other")]
+    return [row["finding"], *_counts(row, "n_boxed", "n_other"), *medians, _with_interval(row, "boxed_auroc")]
 
 
-def shown(rows: Iterable[Row]) -> list[Row]:
+def _shown_readers(card: Scorecard) -> list[Row]:
     """Every reader over all findings, and all readers by finding; `--json` has each reader by finding too."""
-    return [row for row in rows if row["finding"] == "pooled" or row["reader"] == "all"]
+    return [row for row in card.readers if row["finding"] == "pooled" or row["reader"] == "all"]
 
 
 def _read(row: Row) -> list[str]:
     figures = ("precision", "recall", "signal_precision", "signal_recall")
-    counts = [f"{row['n']:,}", f"{row['flags']:,}"]
-    return [row["finding"], row["reader"], *counts, *(_with_interval(row, figure, 2) for figure in figures)]
+    cells = (_with_interval(row, figure, 2) for figure in figures)
+    return [row["finding"], row["reader"], *_counts(row, "n", "flags"), *cells]
 
 
-def agreement(rows: Sequence[Row]) -> list[Told]:
+def _agreement(rows: Sequence[Row]) -> list[tuple[str, list[str], Lines]]:
     """Give both tables of agreement, each as title, header and lines: readers together, and each beside the others."""
     if not rows:
         return []
-    together = [_together(row) for row in rows if "first" not in row]
+    figures = ("positive", "negative", "fleiss", "alpha", "ac1")
+    together = [
+        [row["finding"], *_counts(row, "n"), *(_with_interval(row, figure, 2) for figure in figures)]
+        for row in rows
+        if "first" not in row
+    ]
+    header = ["finding", "pairs", "positive", "negative", "Fleiss kappa", "alpha", "AC1"]
     return [
-        ("How far readers agree with one another", ["finding", *TOGETHER], together),
-        ("Cohen's kappa, mean over findings: each beside", ["reader", *BESIDE], _beside(rows)),
+        ("How far readers agree with one another", header, together),
+        (
+            "Cohen's kappa, mean over findings: each beside",
+            ["reader", "pairs", "most readers", "the label", "bpals"],
+            _beside([row for row in rows if "first" in row]),
+        ),
     ]
 
 
-def _agreement(title: str, header: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
-    table = sheet(title, header[:1], header[1:])
-    for line in lines:
-        table.add_row(*line)
-    return table
-
-
-def _together(row: Row) -> list[str]:
-    figures = ("positive", "negative", "fleiss", "alpha", "ac1")
-    return [row["finding"], f"{row['n']:,}", *(_with_interval(row, figure, 2) for figure in figures)]
-
-
-def _beside(rows: Sequence[Row]) -> list[list[str]]:
-    """A line a reader, beside the others, the label and the signal; then label, signal and judges beside most readers.
+def _beside(rows: Sequence[Row]) -> Lines:
+    """One line per reader, beside the others, the label and the signal; then these and the judges beside most readers.
 
     One finding has no mean: its own row stands. `--json` has every judge beside every reader, by finding.
     """
-    two = [row for row in rows if "first" in row]
-    findings = {row["finding"] for row in two} - {MEAN}
-    kept = {(row["first"], row["second"]): row for row in two if row["finding"] == MEAN or len(findings) == 1}
+    findings = {row["finding"] for row in rows} - {MEAN}
+    kept = {(row["first"], row["second"]): row for row in rows if row["finding"] == MEAN or len(findings) == 1}
     lines = []
     for name in dict.fromkeys(first for first, _ in kept):
         found = [kept.get((name, second)) for second in (OTHERS, LABEL, SIGNAL)]
@@ -190,34 +241,8 @@ def _beside(rows: Sequence[Row]) -> list[list[str]]:
     return lines
 
 
-def _boxed(row: Row) -> list[str]:
-    medians = [number(row[f"trust_{name}_median"]) for name in ("boxed", "other")]
-    counts = [f"{row['n_boxed']:,}", f"{row['n_other']:,}"]
-    return [row["finding"], *counts, *medians, _with_interval(row, "boxed_auroc")]
-
-
-def _compared(rows: Sequence[Row]) -> list[list[str]]:
-    lines = []
-    for finding in dict.fromkeys(row["finding"] for row in rows):
-        methods = {row["method"]: row for row in rows if row["finding"] == finding}
-        ours = methods["bpals"]
-        precisions = [_with_interval(methods.get(method, {}), "error_ap") for method in COMPARED]
-        counts = [f"{ours['n']:,}", f"{ours['errors']:,}"]
-        lines.append([finding, *counts, *precisions, _with_interval(ours, "found_10")])
-    return lines
-
-
-def _pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    rule = ["---", *(["--:"] * (len(header) - 1))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
-
-
-def number(value: float | None, digits: int = 3, sign: str = "") -> str:
-    """Write .558 for 0.558; what is not defined is a dash."""
-    if value is None:
-        return "-"
-    text = f"{value:{sign}.{digits}f}"
-    return text.replace("0.", ".", 1) if abs(float(text)) < 1 else text
+def _counts(row: Row, *names: str) -> list[str]:
+    return [f"{row[name]:,}" for name in names or ("n", "errors")]
 
 
 def _with_interval(row: Row, name: str, digits: int = 3) -> str:
@@ -231,98 +256,8 @@ def _with_interval(row: Row, name: str, digits: int = 3) -> str:
 def _gain(row: Row) -> str:
     if row["ap_gain"] is None:
         return number(None)
-    gain, low, high = (
-        number(row[f"ap_gain{end}"], digits, "+") for end, digits in (("", 3), ("_low", 2), ("_high", 2))
-    )
-    return f"{gain} ({low} to {high})"
+    low, high = (number(row[f"ap_gain_{end}"], 2, "+") for end in ("low", "high"))
+    return f"{number(row['ap_gain'], 3, '+')} ({low} to {high})"
 
 
-WIDTH = 100
-"""Columns of a table that is written to a file or a pipe."""
-
-
-def score(  # noqa: PLR0913  an option of the command is a parameter
-    workspace: Annotated[Path, typer.Option(help="The folder of the audit.")] = Path("audit"),
-    reference: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND=PATH",
-            help="Expert labels: four-findings=PATH, all-findings=PATH, table=FILE or boxes. May be given again.",
-        ),
-    ] = None,
-    split: Annotated[str, typer.Option(help="Which rows of the reference: val, test or all.")] = "all",
-    only_judged: Annotated[
-        bool, typer.Option(help="Keep to films that every image judge answered, and give each judge its own row.")
-    ] = False,
-    readers: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="A file with one row a reader: score single readers beside bpals."),
-    ] = None,
-    min_readers: Annotated[
-        int | None,
-        typer.Option(metavar="K", help="all-findings by reader: present if at least K say so, not the majority."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON, for a program.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables, for a README.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with the plots.")] = None,
-    bootstrap: Annotated[int, typer.Option(metavar="N", help="Resamples of patients for the intervals.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Where the resampling starts.")] = 0,
-) -> None:
-    """Score the trust of an audit against radiologist labels, beside other ways of finding label errors."""
-    if as_json and as_markdown:
-        raise UsageError("--json and --markdown both want the output. Type one of them")
-    with bar() as drawn:
-        task = drawn.add_task("reading the audit", total=1.0)
-        card = scorecard(
-            workspace,
-            reference=reference or (),
-            split=split,
-            only_judged=only_judged,
-            readers=readers,
-            min_readers=min_readers,
-            resampling=Resampling(draws=bootstrap, seed=seed),
-            progress=lambda what, share: drawn.update(task, description=f"scoring {what}", completed=share),
-        )
-    if html is not None:
-        _write_page(card, html)
-    if as_json:
-        print(json.dumps([*card.rows, *card.boxes, *card.readers, *card.agreement], indent=1, allow_nan=False))
-    elif as_markdown:
-        print(markdown(card), end="")
-    else:
-        _print_tables(card)
-    _print_notes(card)
-
-
-def _write_page(card: Scorecard, file: Path) -> None:
-    meta = {**card.meta, "notes": [note.message for note in card.notes]}
-    readers = shown(card.readers)
-    page = render_scorecard(
-        card.rows,
-        card.reliability,
-        meta,
-        boxes=card.boxes,
-        readers=readers,
-        agreement=agreement(card.agreement),
-    )
-    try:
-        file.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror}. Name another with --html FILE") from None
-
-
-def _print_tables(card: Scorecard) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
-    for table in tables(card):
-        console.print(table)
-
-
-def _print_notes(card: Scorecard) -> None:
-    """Say what was left out, beside the output and not in it."""
-    for note in card.notes:
-        print(f"note: {note.message}", file=sys.stderr)
-
-
-app = alone(score, "bpals score --workspace audit --reference four-findings=expert --split test")
+app = terminal.alone(score, "bpals score --workspace audit --reference four-findings=expert --split test")

@@ -147,8 +147,7 @@ def histogram(present: Sequence[int], absent: Sequence[int], *, title: str) -> M
                 top = middle - tall if up else middle
                 parts.append(box((i + 0.06) / len(heights), top, 0.88 / len(heights), tall, f"tone-{name}"))
     parts.append(line(0, middle, 1, middle, "axis"))
-    for x, anchor, text in ((0, "start", "0"), (0.5, "middle", "0.5"), (1, "end", "1")):
-        parts.append(words(text, x, middle + half + 14, anchor=anchor))
+    parts += [words(f"{x:g}", x, middle + half + 14, anchor=_anchor(x)) for x in (0, 0.5, 1)]
     return picture(*parts, title=title, desc=" and ".join(texts), height=middle + half + 18, kind="histogram")
 
 
@@ -172,9 +171,13 @@ def axis(along: Scale) -> Markup:
     parts = [line(0, 1, 1, 1, "axis")]
     for at, text in along.labels:
         x = at / along.top
-        anchor = "start" if x == 0 else "end" if x == 1 else "middle"
-        parts += [line(x, 1, x, 5, "axis"), words(text, x, 18, anchor=anchor)]
+        parts += [line(x, 1, x, 5, "axis"), words(text, x, 18, anchor=_anchor(x))]
     return picture(*parts, title=f"scale from 0 to {along.labels[-1][1]}", height=22, kind="scale")
+
+
+def _anchor(x: float) -> str:
+    """Keep a text at an end of the scale inside the picture."""
+    return "start" if x == 0 else "end" if x == 1 else "middle"
 
 
 def key_line(tone: str) -> Markup:
@@ -251,9 +254,7 @@ def curves(series: Sequence[Series], *, x: Scale, y: Scale, title: str, height: 
 
     parts = [line(0, up(at), 1, up(at), "axis" if at == 0 else "grid") for at, _ in y.labels]
     parts += [words(text, 0, up(at) - 4, anchor="start") for at, text in y.labels if at > 0]
-    for at, text in x.labels:
-        anchor = "start" if at == 0 else "end" if at == x.top else "middle"
-        parts.append(words(text, at / x.top, height - 7, anchor=anchor))
+    parts += [words(text, at / x.top, height - 7, anchor=_anchor(at / x.top)) for at, text in x.labels]
     for one in series:
         places = [(px / x.top, up(py)) for px, py in one.points]
         # A curve without intervals has fewer of them than points.
@@ -303,17 +304,21 @@ class Span:
         """Draw a line at each label."""
         return [line(self.place(tick), 0, self.place(tick), height, "grid") for tick in self.ticks]
 
+    def mark(self, value: float, low: float, high: float, y: float, tone: str) -> list[Markup]:
+        """Draw a value with its interval."""
+        return [
+            line(self.place(low), y, self.place(high), y, f"whisker {tone}"),
+            dot(self.place(value), y, 4.5, tone),
+        ]
+
     def axis(self, ends: tuple[str, str] = ("", "")) -> Markup:
         """Write the labels, and what the ends mean."""
         parts = [line(0, 1, 1, 1, "axis")]
         for tick in self.ticks:
             x = self.place(tick)
-            anchor = "start" if x == 0 else "end" if x == 1 else "middle"
-            text = f"{tick:{self.sign}g}" if tick else "0"
-            parts += [line(x, 1, x, 5, "axis"), words(text.replace("-", "\N{MINUS SIGN}"), x, 18, anchor=anchor)]
-        parts += [
-            words(end, x, 34, anchor=anchor) for end, x, anchor in zip(ends, (0, 1), ("start", "end"), strict=True)
-        ]
+            text = (f"{tick:{self.sign}g}" if tick else "0").replace("-", "\N{MINUS SIGN}")
+            parts += [line(x, 1, x, 5, "axis"), words(text, x, 18, anchor=_anchor(x))]
+        parts += [words(end, x, 34, anchor=_anchor(x)) for x, end in enumerate(ends)]
         title = f"scale from {self.low:g} to {self.high:g}"
         return picture(*parts, title=title, height=40 if any(ends) else 22, kind="scale")
 
@@ -328,11 +333,7 @@ def two(row: Row, span: Span, *, figure: str, title: str) -> Markup:
     # One above the other: whiskers on one line would hide each other.
     for letter, y in (("a", 9), ("b", 20)):
         value, low, high = (row[f"{figure}_{letter}{end}"] for end in ("", "_low", "_high"))
-        tone = f"side-{letter}"
-        parts += [
-            line(span.place(low), y, span.place(high), y, f"whisker {tone}"),
-            dot(span.place(value), y, 4.5, tone),
-        ]
+        parts += span.mark(value, low, high, y, f"side-{letter}")
         texts.append(f"{letter.upper()} {value:.3f}, from {low:.3f} to {high:.3f}")
     return picture(*parts, title=title, desc="; ".join(texts), height=28, kind="two")
 
@@ -340,8 +341,7 @@ def two(row: Row, span: Span, *, figure: str, title: str) -> Markup:
 def difference(row: Row, span: Span, *, figure: str, title: str) -> Markup:
     """Draw how much more A has than B, in the colour of the one that is ahead beyond chance."""
     value, low, high = (row[f"{figure}_difference{end}"] for end in ("", "_low", "_high"))
-    tone = f"side-{ahead(low, high) or 'none'}"
-    marks = [line(span.place(low), 14, span.place(high), 14, f"whisker {tone}"), dot(span.place(value), 14, 4.5, tone)]
+    marks = span.mark(value, low, high, 14, f"side-{ahead(low, high) or 'none'}")
     desc = f"{value:+.3f}, from {low:+.3f} to {high:+.3f}"
     return picture(*span.grid(28), *marks, title=title, desc=desc, height=28, kind="difference")
 
@@ -353,12 +353,8 @@ def ahead(low: float, high: float) -> str:
 
 def share(value: float, low: float, high: float, *, title: str) -> Markup:
     """Draw a share of both judges together, with its interval, on the scale from 0 to 1."""
-    span = SHARES
-    marks = [
-        line(span.place(low), 10, span.place(high), 10, "whisker side-none"),
-        dot(span.place(value), 10, 4.5, "side-none"),
-    ]
-    return picture(*span.grid(20), *marks, title=title, height=20, kind="share")
+    marks = SHARES.mark(value, low, high, 10, "side-none")
+    return picture(*SHARES.grid(20), *marks, title=title, height=20, kind="share")
 
 
 def ranks(film: Row) -> Markup:
@@ -368,10 +364,8 @@ def ranks(film: Row) -> Markup:
     for (letter, rank), y in zip(places.items(), (10, 38), strict=True):
         x = 0.02 + 0.96 * rank  # a dot at the edge stays whole
         parts += [dot(x, 20.5, 6, f"mark side-{letter}"), words(letter.upper(), x, y)]
-    title = "Rank among all images: " + ", ".join(
-        f"{letter.upper()} {100 * rank:.1f} %" for letter, rank in places.items()
-    )
-    return picture(*parts, title=title, height=42, kind="ranks")
+    texts = (f"{letter.upper()} {100 * rank:.1f} %" for letter, rank in places.items())
+    return picture(*parts, title=f"Rank among all images: {', '.join(texts)}", height=42, kind="ranks")
 
 
 def outcome_bar(counts: Mapping[str, int], *, what: str) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -47,51 +46,6 @@ BEHAVIOUR = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
-    """One finding, or the mean, against one yardstick."""
-
-    finding: str
-    about: str
-    """How many pairs, and how many of them present."""
-    no_signal: str
-    """The judges whose interval includes chance."""
-    both: Markup
-    a: str
-    b: str
-    difference: Markup
-    by: str
-    interval: str
-    ahead: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """How far two judges err together on one finding."""
-
-    finding: str
-    drawn: Markup
-    value: str
-    interval: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Yardstick:
-    """What one yardstick says of both."""
-
-    name: str
-    title: str
-    contests: tuple[Contest, ...]
-    aurocs: Markup
-    differences: Markup
-    tables: tuple[tuple[tuple[str, ...], ...], ...]
-    """Every figure: of telling images apart, and of the probability itself."""
-    unscored: tuple[str, ...]
-    """Findings with too few presences or absences that both answered."""
-    together: tuple[Together, ...]
-    calls: tuple[tuple[str, ...], ...]
-
-
 def render_comparison(found: Mapping[str, Any]) -> str:
     """Write a comparison as one self-contained page: a `Comparison` written out, whose images have a `picture`.
 
@@ -99,12 +53,12 @@ def render_comparison(found: Mapping[str, Any]) -> str:
     """
     names = list(dict.fromkeys(row["against"] for row in found["quality"]))
     # Experts make the headline where there are any: agreement with labels is no quality.
-    told = [name for name in names if name != LABELS] or [LABELS]
+    against = next((name for name in names if name != LABELS), LABELS)
     return fill(
         "compare.html",
         version=found["meta"].get("bpals", ""),
         **{name: found[name] for name in ("a", "b", "common", "meta", "notes")},
-        headline=_headline(found, told[0]),
+        headline=_headline(found, against),
         judged=_judged(found["judges"]),
         outcomes=[_outcomes(letter, row) for letter, row in zip("AB", found["judges"], strict=True)],
         yardsticks=[_yardstick(found, name) for name in names],
@@ -137,9 +91,7 @@ def _headline(found: Mapping[str, Any], against: str) -> Row | None:
         "findings": row.get("findings", 1),
         "finding": spoken(row["finding"]),
         **{name: f"{row[f'auroc_{name}']:.3f}" for name in "ab"},
-        "by": _signed(row["auroc_difference"]),
-        "interval": _signed_interval(row, "auroc_difference"),
-        "ahead": charts.ahead(row["auroc_difference_low"], row["auroc_difference_high"]),
+        **_ahead(row),
         "correlation": _number(together[0]["error_correlation"]) if together else NONE,
         "correlation_interval": _interval(together[0], "error_correlation") if together else NONE,
         "worth": _number(together[0]["effective_judges"], 2) if together else NONE,
@@ -149,18 +101,13 @@ def _headline(found: Mapping[str, Any], against: str) -> Row | None:
 def _judged(judges: Sequence[Row]) -> list[tuple[str, ...]]:
     """Lay who the two are, and what they cost, side by side; what neither says is left out."""
     rows = [(words, *(plain(judge["card"].get(name) or "") for judge in judges)) for name, words in CARD.items()]
-    rows += [
-        (words, *(count(judge[name]) for judge in judges))
-        for name, words in (("films", "images"), ("asked", "pairs asked"))
-    ]
+    counts = {"films": "images", "asked": "pairs asked"}
+    rows += [(words, *(count(judge[name]) for judge in judges)) for name, words in counts.items()]
     costs = [judge["cost"] or {} for judge in judges]
-    for name, words in COST.items():
-        rows.append((words, *(count(cost[name]) if name in cost else "" for cost in costs)))
-    a_film = "tokens_per_film"
-    rows.append(("tokens per image", *(f"{cost[a_film]:,.0f}" if a_film in cost else "" for cost in costs)))
-    rows.append(
-        ("time per image, requests added up", *(seconds(cost["seconds_per_film"]) if cost else "" for cost in costs))
-    )
+    rows += [(words, *(count(cost[n]) if n in cost else "" for cost in costs)) for n, words in COST.items()]
+    tokens = (f"{cost['tokens_per_film']:,.0f}" if "tokens_per_film" in cost else "" for cost in costs)
+    times = (seconds(cost["seconds_per_film"]) if cost else "" for cost in costs)
+    rows += [("tokens per image", *tokens), ("time per image, requests added up", *times)]
     rows.append(("drift when asked again", *(_drift(judge["drift"]) for judge in judges)))
     return [(words, *(value or NONE for value in values)) for words, *values in rows if any(values)]
 
@@ -179,41 +126,50 @@ def _outcomes(letter: str, row: Row) -> dict[str, Any]:
     return {"letter": letter, "judge": row["judge"], "bar": charts.outcome_bar(counts, what=row["judge"]), "rows": rows}
 
 
-def _yardstick(found: Mapping[str, Any], name: str) -> Yardstick:
+def _yardstick(found: Mapping[str, Any], name: str) -> Row:
+    """Write what one yardstick, the labels or experts, says of both."""
     rows = [row for row in found["quality"] if row["against"] == name]
     scored = [row for row in rows if row["auroc_a"] is not None]
     ends = ("_low", "_high")
     aurocs = Span.of_aurocs([row[f"auroc_{letter}{end}"] for row in scored for letter in "ab" for end in ends])
     differences = Span.of_differences([row[f"auroc_difference{end}"] for row in scored for end in ends])
     calls = [row for row in found["dependence"] if row["against"] == name and row["agreement"] is not None]
-    return Yardstick(
-        name=name,
-        title="the dataset's own labels" if name == LABELS else f"experts ({name})",
-        contests=tuple(_contest(row, aurocs, differences) for row in scored),
-        aurocs=aurocs.axis(),
-        differences=differences.axis(("B ahead", "A ahead")),
-        tables=(tuple(_telling(row) for row in scored), tuple(_calibration(row) for row in scored)),
-        unscored=tuple(spoken(row["finding"]) for row in rows if row["auroc_a"] is None),
-        together=tuple(_together(row) for row in calls if row["error_correlation"] is not None),
-        calls=tuple(_calls(row) for row in calls),
-    )
+    return {
+        "title": "the dataset's own labels" if name == LABELS else f"experts ({name})",
+        "contests": [_contest(row, aurocs, differences) for row in scored],
+        "aurocs": aurocs.axis(),
+        "differences": differences.axis(("B ahead", "A ahead")),
+        "tables": ([_telling(row) for row in scored], [_calibration(row) for row in scored]),
+        # Too few presences or absences that both answered.
+        "unscored": [spoken(row["finding"]) for row in rows if row["auroc_a"] is None],
+        "together": [_together(row) for row in calls if row["error_correlation"] is not None],
+        "calls": [_calls(row) for row in calls],
+    }
 
 
-def _contest(row: Row, aurocs: Span, differences: Span) -> Contest:
+def _contest(row: Row, aurocs: Span, differences: Span) -> Row:
+    """Draw one finding, or the mean, against one yardstick."""
     finding = _finding(row)
-    return Contest(
-        finding=finding,
-        about=f"{count(row['positives'])} of {count(row['n'])}" if "n" in row else f"{row['findings']} findings",
+    return {
+        "finding": finding,
+        "about": f"{count(row['positives'])} of {count(row['n'])}" if "n" in row else f"{row['findings']} findings",
         # An AUROC whose interval includes a half may be chance.
-        no_signal=listed([letter.upper() for letter in "ab" if row[f"auroc_{letter}_low"] <= charts.CHANCE]),
-        both=charts.two(row, aurocs, figure="auroc", title=f"AUROC, {finding}"),
-        a=_number(row["auroc_a"]),
-        b=_number(row["auroc_b"]),
-        difference=charts.difference(row, differences, figure="auroc", title=f"Difference of the AUROCs, {finding}"),
-        by=_signed(row["auroc_difference"]),
-        interval=_signed_interval(row, "auroc_difference"),
-        ahead=charts.ahead(row["auroc_difference_low"], row["auroc_difference_high"]),
-    )
+        "no_signal": listed([letter.upper() for letter in "ab" if row[f"auroc_{letter}_low"] <= charts.CHANCE]),
+        "both": charts.two(row, aurocs, figure="auroc", title=f"AUROC, {finding}"),
+        "a": _number(row["auroc_a"]),
+        "b": _number(row["auroc_b"]),
+        "difference": charts.difference(row, differences, figure="auroc", title=f"Difference of the AUROCs, {finding}"),
+        **_ahead(row),
+    }
+
+
+def _ahead(row: Row) -> Row:
+    """Say by how much A is ahead in AUROC, and who is ahead beyond chance."""
+    return {
+        "by": _signed(row["auroc_difference"]),
+        "interval": _signed_interval(row, "auroc_difference"),
+        "ahead": charts.ahead(row["auroc_difference_low"], row["auroc_difference_high"]),
+    }
 
 
 def _telling(row: Row) -> tuple[str, ...]:
@@ -231,15 +187,12 @@ def _calibration(row: Row) -> tuple[str, ...]:
     return (_finding(row), *own["ap"], _signed_with_interval(row, "ap_difference"), *own["brier"], *own["ece"])
 
 
-def _together(row: Row) -> Together:
+def _together(row: Row) -> Row:
     finding = _finding(row)
     value, low, high = (row[f"error_correlation{end}"] for end in ("", "_low", "_high"))
-    return Together(
-        finding=finding,
-        drawn=charts.share(value, low, high, title=f"Error correlation, {finding}"),
-        value=_number(value),
-        interval=_interval(row, "error_correlation"),
-    )
+    drawn = charts.share(value, low, high, title=f"Error correlation, {finding}")
+    interval = _interval(row, "error_correlation")
+    return {"finding": finding, "drawn": drawn, "value": _number(value), "interval": interval}
 
 
 def _calls(row: Row) -> tuple[str, ...]:

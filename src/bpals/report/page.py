@@ -30,39 +30,23 @@ NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OddFilms:
-    """The images by check."""
-
-    checked: int
-    odd: int
-    rows: tuple[tuple[str, int, str], ...]
-    """One row per check that fired: its name, the number of images, and examples."""
-
-
-def odd_films(signal: pl.DataFrame) -> OddFilms | None:
-    """Count the images by what is odd about them; None where they were not checked."""
+def odd_films(signal: pl.DataFrame) -> dict[str, Any] | None:
+    """Count the images that were checked and that are odd, and name some per check; None where none was checked."""
     # The checks are the same in every row of an image: one row of each is enough.
     films = signal.filter(pl.col("film_checks").is_not_null()).unique("image_id", keep="first", maintain_order=True)
     if films.is_empty():
         return None
     odd = films.filter(pl.col("film_checks").list.len() > 0).select("image_id", "film_checks", "reasons")
-    return OddFilms(
-        checked=films.height,
-        odd=odd.height,
-        rows=tuple(row for check in NAMES if (row := _row(check, odd)) is not None),
-    )
-
-
-def _row(check: str, odd: pl.DataFrame) -> tuple[str, int, str] | None:
-    its = odd.filter(pl.col("film_checks").list.contains(check))
-    if its.is_empty():
-        return None
-    examples = []
-    for image_id, given in its.select("image_id", "reasons").head(EXAMPLES).iter_rows():
-        words = next((reason for reason in given if reason.startswith(f"film_{check}: ")), "")
-        examples.append(f"{image_id}: {words.partition(': ')[2]}")
-    return NAMES[check], its.height, "; ".join(examples)
+    rows = []
+    for check, name in NAMES.items():
+        its = odd.filter(pl.col("film_checks").list.contains(check))
+        examples = []
+        for image_id, given in its.select("image_id", "reasons").head(EXAMPLES).iter_rows():
+            words = next((reason for reason in given if reason.startswith(f"film_{check}: ")), "")
+            examples.append(f"{image_id}: {words.partition(': ')[2]}")
+        if examples:
+            rows.append((name, its.height, "; ".join(examples)))
+    return {"checked": films.height, "odd": odd.height, "rows": rows}
 
 
 TRAINED = {"yes": "It was trained on these labels, so it weighs less", "no": "It was not trained on these labels"}
@@ -89,28 +73,19 @@ class Judge:
     """One row per finding: finding, yardstick, images, presences, AUROC, interval, signal, share of the weight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
-    """How many images show support devices."""
-
-    present: int
-    absent: int
-    unknown: int
-
-
 def judges(listed: Sequence[Mapping[str, Any]]) -> tuple[Judge, ...]:
     """Read the judges of a run record; what it leaves out is shown as left out."""
     return tuple(_judge(entry) for entry in listed)
 
 
-def devices(signal: pl.DataFrame) -> Devices | None:
-    """Count the images by devices; None where no judge was asked."""
+def devices(signal: pl.DataFrame) -> dict[str, int] | None:
+    """Count the images with support devices, without, and unknown; None where no judge was asked."""
     # Unknown everywhere means that no judge was asked, not that nothing was found.
     if (signal["devices"] == "unknown").all():
         return None
     films = signal.select("image_id", pl.col("devices").cast(pl.String)).unique()
     counted = dict(films.group_by("devices").len().iter_rows())
-    return Devices(**{word: counted.get(word, 0) for word in ("present", "absent", "unknown")})
+    return {word: counted.get(word, 0) for word in ("present", "absent", "unknown")}
 
 
 def _judge(entry: Mapping[str, Any]) -> Judge:
@@ -177,25 +152,6 @@ class Page:
     reliability: Sequence[Mapping[str, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What the dataset's table says about its patients."""
-
-    patients: int | None
-    """None where the dataset names no patient."""
-    single: int
-    """Patients with one image."""
-    most: int
-    """Images of the patient who has most."""
-    median: float
-    nameless: int
-    """Images without a patient, in a dataset that names patients."""
-    ordered: bool
-    """False where the images of a patient have no order."""
-    studies: bool
-    """True where studies of several images are named."""
-
-
 def render(page: Page) -> str:
     """Write the report."""
     dataset, signal = page.dataset, page.signal
@@ -237,18 +193,21 @@ def _scorecard(page: Page) -> dict[str, Any]:
     return scorecard_context(page.scores, page.reliability)
 
 
-def _record(images: pl.DataFrame) -> Record:
+def _record(images: pl.DataFrame) -> dict[str, Any]:
+    """Say what the dataset's table says about its patients, and how many images they have."""
     named = images.filter(pl.col("patient_id").is_not_null())
-    films: list[int] = named.group_by("patient_id").len("films")["films"].to_list()
-    return Record(
-        patients=len(films) or None,
-        single=films.count(1),
-        most=max(films, default=0),
-        median=statistics.median(films) if films else 0,
-        nameless=len(images) - len(named),
-        ordered=named["follow_up"].null_count() < len(named),
-        studies=bool(named["study_id"].drop_nulls().is_duplicated().any()),
-    )
+    counts: list[int] = named.group_by("patient_id").len("images")["images"].to_list()
+    return {
+        # None where the dataset names no patient.
+        "patients": len(counts) or None,
+        "single": counts.count(1),
+        "most": max(counts, default=0),
+        "median": statistics.median(counts) if counts else 0,
+        "nameless": len(images) - len(named),
+        "ordered": named["follow_up"].null_count() < len(named),
+        # Whether studies of several images are named.
+        "studies": bool(named["study_id"].drop_nulls().is_duplicated().any()),
+    }
 
 
 def _example(shown: Cases) -> Case | None:

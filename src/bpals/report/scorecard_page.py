@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bpals.report.charts import Scale, Series
@@ -21,7 +20,7 @@ FIGURES = {
     "found_10": "Found at 10\N{NO-BREAK SPACE}%",
     "found_20": "Found at 20\N{NO-BREAK SPACE}%",
 }
-GIVEN = {"all": "all claims", "present": "claimed presences only", "absent": "claimed absences only"}
+GIVEN = {"all": "all labels", "present": "labels of presence only", "absent": "labels of absence only"}
 TONES = {method: f"method-{method}" for method in METHODS}
 REVIEWED = Scale(top=0.2, labels=((0, "0"), (0.05, "5 %"), (0.1, "10 %"), (0.2, "20 % reviewed")))
 SHARES = Scale(top=1, labels=((0, "0"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "75 %"), (1, "100 % of the errors")))
@@ -30,64 +29,18 @@ TRUSTS = Scale(top=1, labels=((0, "0"), (0.5, "0.5"), (1, "trust 1")))
 RIGHT = Scale(top=1, labels=((0, "0"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "75 %"), (1, "100 % right")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
-    """One finding, one kind of claim, every method."""
-
-    finding: str
-    given: str
-    n: int
-    errors: int | None
-    rows: tuple[Row, ...]
-    found: tuple[Series, ...]
-
-    @property
-    def ours(self) -> Row | None:
-        """The row of bpals."""
-        return next((row for row in self.rows if row["method"] == "bpals"), None)
+def boards(rows: Sequence[Row]) -> list[Row]:
+    """Sort scorecard rows into boards, one per reference and split."""
+    sorted_rows: dict[tuple[Any, Any], list[Row]] = {}
+    for row in rows:
+        sorted_rows.setdefault((row["reference"], row.get("split")), []).append(row)
+    return [_board(str(reference), split, its) for (reference, split), its in sorted_rows.items()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
-    """One reference and split."""
-
-    reference: str
-    split: str
-    contests: tuple[Contest, ...]
-    """Over all claims, in the order of the rows."""
-    within: tuple[Contest, ...]
-    """Within claimed presences and within claimed absences."""
-
-    @property
-    def methods(self) -> set[str]:
-        """The methods that are drawn."""
-        return {row["method"] for contest in self.contests for row in contest.rows}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reliability:
-    """Trust against how often the claim was right, for one finding and kind of claim."""
-
-    reference: str
-    finding: str
-    given: str
-    n: int
-    series: tuple[Series, ...]
-    ours: Row
-    """The row of the scorecard with its ECE and Brier score; empty where there is none."""
-
-
-def boards(rows: Sequence[Row]) -> list[Board]:
-    """Sort scorecard rows into boards."""
-    keys = list(dict.fromkeys((row["reference"], row.get("split")) for row in rows))
-    return [_board(str(ref), split, [r for r in rows if (r["reference"], r.get("split")) == (ref, split)])
-            for ref, split in keys]  # fmt: skip
-
-
-def reliabilities(curves: Sequence[Row], rows: Sequence[Row]) -> list[Reliability]:
+def reliabilities(curves: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
     """Turn reliability bins into curves beside the diagonal of perfect calibration."""
     ours_by_key = {_key(row): row for row in rows if row["method"] == "bpals"}
-    drawn = []
+    drawn: list[Row] = []
     perfect = Series(name="perfectly calibrated", tone="method-oracle", points=((0, 0), (1, 1)), dots=False)
     for curve in curves:
         # A bin without a draw of its patients has no interval, and cannot be drawn.
@@ -98,16 +51,16 @@ def reliabilities(curves: Sequence[Row], rows: Sequence[Row]) -> list[Reliabilit
             points=tuple((b["p_mean"], b["rate"]) for b in bins),
             intervals=tuple((b["low"], b["high"]) for b in bins),
         )
-        n = sum(b["n"] for b in bins)
         drawn.append(
-            Reliability(
-                reference=str(curve.get("reference") or ""),
-                finding=str(curve["finding"]),
-                given=str(curve["given"]),
-                n=n,
-                series=(perfect, ours),
-                ours=ours_by_key.get(_key(curve), {}),
-            )
+            {
+                "reference": str(curve.get("reference") or ""),
+                "finding": str(curve["finding"]),
+                "given": str(curve["given"]),
+                "n": sum(b["n"] for b in bins),
+                "series": (perfect, ours),
+                # The row with its ECE and Brier score; empty where there is none.
+                "ours": ours_by_key.get(_key(curve), {}),
+            }
         )
     return drawn
 
@@ -160,18 +113,21 @@ def render_scorecard(
     )
 
 
-def _board(reference: str, split: str | None, rows: Sequence[Row]) -> Board:
+def _board(reference: str, split: str | None, rows: Sequence[Row]) -> Row:
     keys = list(dict.fromkeys((str(row["finding"]), str(row["given"])) for row in rows))
     contests = [_contest(f, g, [r for r in rows if (r["finding"], r["given"]) == (f, g)]) for f, g in keys]
-    return Board(
-        reference=reference,
-        split=split or "all",
-        contests=tuple(c for c in contests if c.given == "all"),
-        within=tuple(c for c in contests if c.given != "all"),
-    )
+    overall = [contest for contest in contests if contest["given"] == "all"]
+    return {
+        "reference": reference,
+        "split": split or "all",
+        "contests": overall,
+        "within": [contest for contest in contests if contest["given"] != "all"],
+        "methods": {row["method"] for contest in overall for row in contest["rows"]},
+    }
 
 
-def _contest(finding: str, given: str, rows: Sequence[Row]) -> Contest:
+def _contest(finding: str, given: str, rows: Sequence[Row]) -> Row:
+    """Lay out one finding, one kind of label, every method."""
     order = list(METHODS)
     # Methods that we do not know come last; somebody may score their own.
     ranked = sorted(rows, key=lambda row: order.index(row["method"]) if row["method"] in order else len(order))
@@ -184,4 +140,5 @@ def _contest(finding: str, given: str, rows: Sequence[Row]) -> Contest:
             tone = TONES.get(method, "method-other")
             found.append(Series(name=METHODS.get(method, method), tone=tone, points=((0, 0), *points)))
     n, errors = (max((row.get(key) or 0 for row in rows), default=0) for key in ("n", "errors"))
-    return Contest(finding=finding, given=given, n=n, errors=errors, rows=tuple(ranked), found=tuple(found))
+    ours = next((row for row in ranked if row["method"] == "bpals"), None)
+    return {"finding": finding, "given": given, "n": n, "errors": errors, "rows": ranked, "found": found, "ours": ours}

@@ -41,23 +41,9 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindingTally:
-    """One finding: its presences, its absences, and where the dataset does not commit itself."""
+class Sides:
+    """Presences, absences, and where the dataset does not commit itself."""
 
-    finding: str
-    present: Side
-    absent: Side
-    uncertain: Side
-    silent: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """A whole signal, counted."""
-
-    films: int
-    findings: tuple[FindingTally, ...]
-    """In the order of the vocabulary."""
     present: Side
     absent: Side
     uncertain: Side
@@ -66,6 +52,28 @@ class Tally:
     def claims(self) -> int:
         """All labels."""
         return self.present.claims + self.absent.claims + self.uncertain.claims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingTally(Sides):
+    """One finding, counted."""
+
+    finding: str
+    films: int
+
+    @property
+    def silent(self) -> int:
+        """Images without a label."""
+        return max(0, self.films - self.claims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally(Sides):
+    """A whole signal, counted."""
+
+    films: int
+    findings: tuple[FindingTally, ...]
+    """In the order of the vocabulary."""
 
     @property
     def silent(self) -> int:
@@ -92,24 +100,13 @@ def tally(signal: pl.DataFrame, findings: Sequence[str], films: int) -> Tally:
     """Count a signal, finding by finding and over all."""
     by_finding = _sides(signal, ["finding", "says"])
     overall = _sides(signal, ["says"])
-    rows = []
-    for finding in findings:
-        present, absent, uncertain = (
-            by_finding.get((finding, says), Side()) for says in ("present", "absent", "uncertain")
-        )
-        claimed = present.claims + absent.claims + uncertain.claims
-        rows.append(
-            FindingTally(
-                finding=finding, present=present, absent=absent, uncertain=uncertain, silent=max(0, films - claimed)
-            )
-        )
-    return Tally(
-        films=films,
-        findings=tuple(rows),
-        present=overall.get(("present",), Side()),
-        absent=overall.get(("absent",), Side()),
-        uncertain=overall.get(("uncertain",), Side()),
-    )
+    kinds = ("present", "absent", "uncertain")
+    rows = [
+        FindingTally(finding=finding, films=films, **{says: by_finding.get((finding, says), Side()) for says in kinds})
+        for finding in findings
+    ]
+    sides = {says: overall.get((says,), Side()) for says in kinds}
+    return Tally(films=films, findings=tuple(rows), **sides)
 
 
 def _sides(signal: pl.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], Side]:
@@ -131,16 +128,9 @@ def _sides(signal: pl.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], Side]
         heights.setdefault(tuple(named), [0] * BINS)[at] = n
     sides = {}
     for row in counted.iter_rows(named=True):
-        of = tuple(row[key] for key in keys)
-        sides[of] = Side(
-            claims=row["claims"],
-            flags={flag: row[flag] for flag in FLAGS},
-            low=row["low"],
-            median=row["median"],
-            high=row["high"],
-            p_median=row["p_median"],
-            bins=tuple(heights.get(of, [0] * BINS)),
-        )
+        of = tuple(row.pop(key) for key in keys)
+        flags = {flag: row.pop(flag) for flag in FLAGS}
+        sides[of] = Side(flags=flags, bins=tuple(heights.get(of, [0] * BINS)), **row)
     return sides
 
 
@@ -205,7 +195,7 @@ class Level:
     low: float
     high: float
     ratio: float | None
-    """Flagged claims over what this group's mix of findings would give anyway."""
+    """Flagged labels over what this group's mix of findings would give anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +212,7 @@ class Subgroup:
 
 
 def subgroups(images: pl.DataFrame, signal: pl.DataFrame) -> list[Subgroup]:
-    """Share of claims flagged as likely mislabelled or suspect, by age band, sex and view, where they are stated."""
+    """Share of labels flagged as likely mislabelled or suspect, by age band, sex and view, where they are stated."""
     films = _films(images, signal)
     found = []
     for key, name in DIMENSIONS.items():
@@ -279,10 +269,8 @@ def _levels(films: pl.DataFrame, key: str, says: str) -> tuple[tuple[Level, ...]
     name = pl.when(pl.col(key).is_in(common.to_list())).then(pl.col(key)).otherwise(pl.lit(OTHER))
     clusters = side.group_by(name.alias("name"), "cluster").agg(pl.col("n", "y", "e").sum())
     n, y = pl.col("n").cast(pl.Float64), pl.col("y").cast(pl.Float64)
-    totals = clusters.group_by("name").agg(
-        clusters=pl.len(), n=pl.col("n").sum(), y=pl.col("y").sum(), e=pl.col("e").sum(),
-        scatter=((y - y.sum() / n.sum() * n) ** 2).sum(),
-    )  # fmt: skip
+    scatter = ((y - y.sum() / n.sum() * n) ** 2).sum()
+    totals = clusters.group_by("name").agg(pl.col("n", "y", "e").sum(), clusters=pl.len(), scatter=scatter)
     levels = sorted((_level(row) for row in totals.iter_rows(named=True)), key=lambda level: _order(key, level))
     large = tuple(level for level in levels if level.clusters >= FEWEST_CLUSTERS)
     return (large or tuple(levels)), tuple(level for level in levels if large and level not in large)

@@ -109,16 +109,6 @@ DEFAULT_WORKSPACE = "audit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """One setting of the run."""
-
-    name: str
-    value: str
-    given: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """How flags were given: sentences, and the numbers behind them as a table."""
 
@@ -140,7 +130,8 @@ class Provenance:
     seconds: float | None
     packages: Mapping[str, str]
     inputs: Mapping[str, str]
-    values: tuple[Value, ...]
+    values: tuple[tuple[str, str, str, str], ...]
+    """Each setting of the run: its name, its value, whether it was passed, and why."""
     judges: tuple[Mapping[str, Any], ...]
     rules: Rules
     notices: tuple[Mapping[str, Any], ...]
@@ -164,7 +155,7 @@ class Provenance:
 def provenance(run: Mapping[str, Any], dataset: Dataset) -> Provenance:
     """Read a run record; what it leaves out is shown as left out."""
     values = tuple(_value(name, entry) for name, entry in (run.get("values") or {}).items())
-    workspace = next((v.value for v in values if v.name == "workspace"), DEFAULT_WORKSPACE)
+    workspace = next((value for name, value, *_ in values if name == "workspace"), DEFAULT_WORKSPACE)
     source_inputs = (run.get("source") or {}).get("inputs") or {}
     # A page may be made of a dataset alone, before there is a run record.
     notices = run.get("notices") or [asdict(notice) for notice in dataset.notices]
@@ -231,12 +222,7 @@ def _leaves(node: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
             yield (*path, str(key)), value
 
 
-def _value(name: str, entry: Any) -> Value:
+def _value(name: str, entry: Any) -> tuple[str, str, str, str]:
     if not isinstance(entry, Mapping):
-        return Value(name=name, value=plain(entry), given="", reason="")
-    return Value(
-        name=name,
-        value=plain(entry.get("value")),
-        given=str(entry.get("given") or ""),
-        reason=str(entry.get("reason") or ""),
-    )
+        return name, plain(entry), "", ""
+    return name, plain(entry.get("value")), str(entry.get("given") or ""), str(entry.get("reason") or "")

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from bpals.errors import UsageError
 from bpals.metrics import Curve, mass_bins
-from bpals.numeric import order
+from bpals.numeric import NORMAL_95, order
 
 Floats = NDArray[np.float64]
+Row = dict[str, Any]
 
-NORMAL_95 = 1.96
+CELLS = 2_000_000
+"""Weights held at once: 16 MB, which stays near the processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +143,6 @@ def _error(parts: Floats) -> float:
     return math.sqrt(float((parts**2).sum()) * count / max(count - 1, 1))
 
 
-CELLS = 2_000_000
-"""Weights held at once: 16 MB, which stays near the processor."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resampling:
     """How often patients are drawn, and from which seed."""
@@ -213,3 +211,8 @@ def interval(replicates: Floats) -> tuple[float | None, float | None]:
         return None, None
     low, high = np.quantile(defined, [0.025, 0.975])
     return float(low), float(high)
+
+
+def spread(name: str, value: float | None = None, low: float | None = None, high: float | None = None) -> Row:
+    """Write a figure and the ends of its interval as three columns; null where there is none."""
+    return {name: value, f"{name}_low": low, f"{name}_high": high}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,7 +66,7 @@ def opinions(audited: Audited, group: Group) -> pl.DataFrame:
     rows = _members(audited.signal, group).select(
         "image_id", "finding", "p_present", "trust", crossfit=pl.col("method").str.ends_with(CROSSFIT)
     )
-    said = (
+    held = (
         claims.join(_summed(rows, group), on="image_id", how="left", maintain_order="left")
         .join(_summed(_answers(audited.judgments, group), group).rename({"p": "p_judge"}), on="image_id", how="left")
         .join(_self_fitted(rows, audited.calibration, group), on="image_id", how="left")
@@ -75,8 +75,8 @@ def opinions(audited: Audited, group: Group) -> pl.DataFrame:
     if len(group.members) == 1:
         # A finding's own trust is taken as it stands, not worked out again.
         own = rows.select("image_id", own="trust")
-        said = said.join(own, on="image_id", how="left").with_columns(trust=pl.col("own"))
-    return _own_rows(said, audited, group).select("image_id", "says", "trust", "p_judge", "self_fitted")
+        held = held.join(own, on="image_id", how="left").with_columns(trust=pl.col("own"))
+    return _own_rows(held, audited, group).select("image_id", "says", "trust", "p_judge", "self_fitted")
 
 
 def about(
@@ -103,6 +103,14 @@ def about(
     return _scorable(pairs, audited.images, notices), notices
 
 
+def by_finding(pairs: pl.DataFrame) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Every finding with a mask of its pairs, then all of them as `pooled`."""
+    finding = pairs["finding"].cast(pl.String).to_numpy()
+    for name in pairs["finding"].cast(pl.String).unique(maintain_order=True):
+        yield name, finding == name
+    yield "pooled", np.ones(pairs.height, dtype=np.bool_)
+
+
 def _members(table: pl.DataFrame, group: Group) -> pl.DataFrame:
     chosen = table.filter(pl.col("finding").cast(pl.String).is_in(list(group.members)))
     return chosen.with_columns(pl.col("finding").cast(pl.String))
@@ -115,30 +123,26 @@ def _claims(claims: pl.DataFrame, group: Group) -> pl.DataFrame:
         _members(claims, group)
         .group_by("image_id", maintain_order=True)
         .agg(
-            (says == "present").any().alias("present"),
-            (says == "uncertain").any().alias("uncertain"),
-            (pl.len() == len(group.members)).alias("whole"),
+            present=(says == "present").any(),
+            uncertain=(says == "uncertain").any(),
+            whole=pl.len() == len(group.members),
         )
     )
+    present, uncertain, absent = (pl.lit(word) for word in ("present", "uncertain", "absent"))
     return films.filter(pl.col("present") | pl.col("uncertain") | pl.col("whole")).select(
-        "image_id",
-        says=pl.when("present").then(pl.lit("present"))
-        .when("uncertain").then(pl.lit("uncertain"))
-        .otherwise(pl.lit("absent")),
-    )  # fmt: skip
+        "image_id", says=pl.when("present").then(present).when("uncertain").then(uncertain).otherwise(absent)
+    )
 
 
 def _summed(rows: pl.DataFrame, group: Group) -> pl.DataFrame:
     """P(group) = min(1, sum of the members'); null unless every member has one."""
-    return rows.group_by("image_id").agg(
-        p=pl.when(pl.col("p_present").count() == len(group.members)).then(
-            pl.col("p_present").sum().clip(upper_bound=1.0)
-        )
-    )
+    p = pl.col("p_present")
+    whole = p.count() == len(group.members)
+    return rows.group_by("image_id").agg(p=pl.when(whole).then(p.sum().clip(upper_bound=1.0)))
 
 
 def _answers(judgments: pl.DataFrame, group: Group) -> pl.DataFrame:
-    """The mean of the judges that answered, by film and member."""
+    """The mean of the judges that answered, by image and member."""
     answered = _members(judgments, group).filter(pl.col("outcome").cast(pl.String) == "answered")
     return answered.group_by("image_id", "finding").agg(pl.col("p_present").mean())
 
@@ -156,19 +160,15 @@ def _self_fitted(rows: pl.DataFrame, calibration: pl.DataFrame | None, group: Gr
     whole = used.filter(pl.col("finding") == group.name).select("image_id").unique()
     # A row that was not cross-fitted has seen its own answer: to score it would be cheating.
     careless = rows.filter(~pl.col("crossfit"))
-    films = pl.concat(
-        [
-            careless.join(used, on=["image_id", "finding"], how="semi").select("image_id"),
-            careless.join(whole, on="image_id", how="semi").select("image_id"),
-        ]
-    )
+    own = careless.join(used, on=["image_id", "finding"], how="semi")
+    films = pl.concat([own, careless.join(whole, on="image_id", how="semi")]).select("image_id")
     return films.unique().with_columns(self_fitted=pl.lit(True))
 
 
-def _own_rows(said: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFrame:
+def _own_rows(held: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFrame:
     """Use the trust of the group's own row, where `groups.parquet` has one."""
     if audited.groups is None:
-        return said
+        return held
     rows = audited.groups.filter(pl.col("finding").cast(pl.String) == group.name)
     used = pl.lit(False)
     if audited.calibration is not None:
@@ -177,7 +177,7 @@ def _own_rows(said: pl.DataFrame, audited: Audited, group: Group) -> pl.DataFram
     own = rows.select(
         "image_id", own_trust="trust", own_fitted=used & ~pl.col("method").str.ends_with(CROSSFIT), calibrated=True
     )
-    return said.join(own, on="image_id", how="left", maintain_order="left").with_columns(
+    return held.join(own, on="image_id", how="left", maintain_order="left").with_columns(
         trust=pl.when("calibrated").then("own_trust").otherwise("trust"),
         self_fitted=pl.when("calibrated").then("own_fitted").otherwise("self_fitted"),
     )
@@ -192,7 +192,7 @@ def _with_judges(held: pl.DataFrame, audited: Audited, group: Group) -> pl.DataF
 
 
 def _with_baselines(held: pl.DataFrame, notices: list[Notice], finding: str) -> pl.DataFrame:
-    """Add what needs the whole dataset: the prevalence of the claim, and cleanlab's ranking."""
+    """Add what needs the whole dataset: the prevalence of the label, and cleanlab's ranking."""
     definite = held.filter(pl.col("says") != "uncertain")
     held = held.with_columns(prevalence=pl.lit((definite["says"] == "present").sum() / max(1, definite.height)))
     judged = definite.drop_nulls("p_judge")
@@ -202,7 +202,7 @@ def _with_baselines(held: pl.DataFrame, notices: list[Notice], finding: str) -> 
 
 
 def _cleanlab(judged: pl.DataFrame, finding: str, notices: list[Notice]) -> pl.Series | None:
-    """Rank every claim of the dataset as cleanlab does; where it cannot, say why."""
+    """Rank every label of the dataset as cleanlab does; where it cannot, say why."""
     claimed = (judged["says"] == "present").to_numpy()
     try:
         if judged.is_empty():

@@ -15,7 +15,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bpals.findings import Group
-from bpals.score.intervals import Difference, Placed, Resamples, interval
+from bpals.numeric import logit
+from bpals.score.intervals import Difference, Placed, Resamples, interval, spread
 from bpals.types import OUTCOME
 
 Row = dict[str, Any]
@@ -40,8 +41,6 @@ CELLS = 4
 JUDGES = 2
 MOVED = 0.06
 """Nats. A server may drift this far between two equal requests; an answer that moves less ignores the image."""
-SMALLEST = 1e-6
-"""Probabilities are kept this far from 0 and 1, so that every logit is finite."""
 LITTLE = 0.9
 """With less probability mass on yes and no than this, the model wanted to say something else."""
 BEHAVIOUR = ("yes_rate", "coherent", "acquiescence", "low_mass", "reliance", "depends")
@@ -68,9 +67,8 @@ class Side:
 
         P(group) = 1 - product of (1 - p) over its members, all of which must be answered.
         """
-        its = [
-            self.answers[member].select("image_id", "p_present") for member in group.members if member in self.answers
-        ]
+        tables = [self.answers[member] for member in group.members if member in self.answers]
+        its = [table.select("image_id", "p_present") for table in tables]
         if not its:
             return pl.DataFrame(schema={"image_id": pl.String, "p": pl.Float64})
         if len(group.members) == 1:
@@ -118,20 +116,16 @@ def quality(several: Sequence[Pairs], against: str) -> list[Row]:
         both = pairs.scored
         figures = _placed(both, list(FIGURES))
         placed += [figures] if figures else []
-        rows.append(
-            {
-                "finding": pairs.finding,
-                "against": against,
-                "n": both.height,
-                "positives": int(both["truth"].sum()),
-                "left_out": pairs.known.height - both.height,
-                **_written(figures),
-                **_difference("auroc_difference_filled", _placed(_filled(pairs), ["auroc"]).get("auroc")),
-            }
-        )
+        counts = {"n": both.height, "positives": int(both["truth"].sum())}
+        row = {"finding": pairs.finding, "against": against, **counts, "left_out": pairs.known.height - both.height}
+        filled = _placed(_filled(pairs), ["auroc"]).get("auroc")
+        rows.append(row | _written(figures) | _difference("auroc_difference_filled", filled))
     rows = holm(rows)
     if len(placed) > 1:
-        means = {name: _mean([figures[name] for figures in placed]) for name in FIGURES}
+        means = {}
+        for name in FIGURES:
+            a, b = zip(*(figures[name] for figures in placed), strict=True)
+            means[name] = Placed.mean(a), Placed.mean(b)
         rows.append({"finding": MEAN, "against": against, "findings": len(placed), **_written(means)})
     return rows
 
@@ -151,10 +145,6 @@ def _placed(table: pl.DataFrame, names: Sequence[str]) -> dict[str, Both]:
     return {name: (FIGURES[name](a, truth, patients), FIGURES[name](b, truth, patients)) for name in names}
 
 
-def _mean(several: Sequence[Both]) -> Both:
-    return Placed.mean([a for a, _ in several]), Placed.mean([b for _, b in several])
-
-
 def _filled(pairs: Pairs) -> pl.DataFrame:
     """Give all pairs, with the judge's mean for what it did not answer.
 
@@ -170,20 +160,16 @@ def _written(figures: Mapping[str, Both]) -> Row:
     for name in FIGURES:
         both = figures.get(name)
         for letter, one in zip(LETTERS, both or (None, None), strict=True):
-            ends = (None, None, None) if one is None else (one.value, *one.interval)
-            row |= dict(zip(_named(f"{name}_{letter}"), ends, strict=True))
+            row |= spread(f"{name}_{letter}", *(() if one is None else (one.value, *one.interval)))
         row |= _difference(f"{name}_difference", both)
     return row | {"p_value": Difference.of(*figures["auroc"]).p_value if figures else None}
 
 
 def _difference(name: str, both: Both | None) -> Row:
-    found = None if both is None else Difference.of(*both)
-    ends = (None, None, None) if found is None else (found.value, found.low, found.high)
-    return dict(zip(_named(name), ends, strict=True))
-
-
-def _named(name: str) -> tuple[str, str, str]:
-    return name, f"{name}_low", f"{name}_high"
+    if both is None:
+        return spread(name)
+    found = Difference.of(*both)
+    return spread(name, found.value, found.low, found.high)
 
 
 def holm(rows: list[Row]) -> list[Row]:
@@ -217,7 +203,7 @@ def dependence(several: Sequence[Pairs], against: str, resamples: Resamples) -> 
 
 
 def called(p: Floats, count: int) -> Bools:
-    """Call the finding on the `count` films that are given most; those tied with the last of them are called, too."""
+    """Call the finding on the `count` images with the highest scores, and on those tied with the last of them."""
     if count == 0:
         return np.zeros(len(p), dtype=np.bool_)
     return np.asarray(p >= np.partition(p, len(p) - count)[len(p) - count])
@@ -270,9 +256,9 @@ def _phi(cells: Floats) -> Floats:
 
 
 def gaps(several: Sequence[Pairs]) -> pl.DataFrame:
-    """Rank the films of each finding as either judge does, and say who calls it.
+    """Rank the images of each finding as either judge does, and say who calls it.
 
-    A judge calls a finding on as large a share of films as the yardstick does, those that it ranks highest. Columns:
+    A judge calls a finding on as large a share of images as the yardstick does, those that it ranks highest. Columns:
     image_id, patient, truth, p_a, p_b, finding, rank_a, rank_b, called_a, called_b, gap (rank_a - rank_b).
     """
     return pl.concat([_ranked(pairs) for pairs in several])
@@ -292,7 +278,7 @@ def _ranked(pairs: Pairs) -> pl.DataFrame:
 
 
 def by_film(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Give every film with the finding on which the two differ most: one calls it, and the gap is the widest."""
+    """Give every image with the finding on which the two differ most: one calls it, and the gap is the widest."""
     one_calls = pl.col("called_a") != pl.col("called_b")
     down = [True, True, False, False]
     widest = gaps.sort(one_calls, pl.col("gap").abs(), "image_id", "finding", descending=down)
@@ -301,19 +287,15 @@ def by_film(gaps: pl.DataFrame) -> pl.DataFrame:
 
 def by_finding(gaps: pl.DataFrame) -> dict[str, float]:
     """Give the mean gap of each finding."""
-    means = gaps.group_by("finding", maintain_order=True).agg(pl.col("gap").abs().mean())
-    return dict(means.iter_rows())
+    return dict(gaps.group_by("finding", maintain_order=True).agg(pl.col("gap").abs().mean()).iter_rows())
 
 
 def by_patient(gaps: pl.DataFrame, count: int) -> pl.DataFrame:
     """List the patients who add most to the disagreement: the sum of their gaps beyond the usual gap."""
     beyond = pl.col("gap").abs() - pl.col("gap").abs().mean()
-    found = gaps.with_columns(beyond=beyond).group_by("patient").agg(
-        films=pl.col("image_id").n_unique(),
-        pairs=pl.len(),
-        mean_gap=pl.col("gap").abs().mean(),
-        beyond=pl.col("beyond").sum(),
-    )  # fmt: skip
+    totals = {"mean_gap": pl.col("gap").abs().mean(), "beyond": pl.col("beyond").sum()}
+    patients = gaps.with_columns(beyond=beyond).group_by("patient")
+    found = patients.agg(films=pl.col("image_id").n_unique(), pairs=pl.len(), **totals)
     return found.sort(["beyond", "patient"], descending=[True, False]).head(count)
 
 
@@ -368,9 +350,7 @@ def _figures(
 ) -> dict[str, Floats]:
     """One value per image for each figure; NaN where the judge has no such answer."""
     p = its["p_present"].to_numpy()
-    # Of 0 and 1 the logit is infinite.
-    kept = np.clip(p, SMALLEST, 1 - SMALLEST)
-    evidence = np.log(kept / (1 - kept))
+    evidence = logit(p)
     without = offset or (np.nan, np.nan)
     present, absent = (
         its[f"logit_{polarity}"].cast(pl.Float64).to_numpy() - habit
@@ -410,8 +390,7 @@ def _with_ends(figures: Mapping[str, Floats]) -> Row:
     """Give each figure with its interval: the first value is the figure itself, the others are draws of it."""
     row: Row = {}
     for name, values in figures.items():
-        row[name] = None if np.isnan(values[0]) else float(values[0])
-        row[f"{name}_low"], row[f"{name}_high"] = interval(values[1:])
+        row |= spread(name, None if np.isnan(values[0]) else float(values[0]), *interval(values[1:]))
     return row
 
 

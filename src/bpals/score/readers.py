@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,19 +15,15 @@ from numpy.typing import NDArray
 from bpals.errors import TruthError
 from bpals.findings import Group
 from bpals.metrics import Curve
-from bpals.score.intervals import Resamples, Resampling, interval
-from bpals.score.opinions import Audited, about
+from bpals.numeric import PAIR
+from bpals.score.intervals import Resamples, Resampling, Row, interval, spread
+from bpals.score.opinions import Audited, about, by_finding
 from bpals.text import several
 from bpals.types import Notice
 
 Floats = NDArray[np.float64]
-Row = dict[str, Any]
 
 ALL = "all"
-POOLED = "pooled"
-FIGURES = ("precision", "recall", "signal_precision", "signal_recall")
-
-_PAIR = ["image_id", "finding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +36,7 @@ class Tally:
     signal_caught: Floats
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.flags + other.flags,
-            self.errors + other.errors,
-            self.caught + other.caught,
-            self.signal_caught + other.signal_caught,
-        )
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in Tally.__slots__))
 
     def figures(self) -> dict[str, Floats]:
         """Precision and recall of the reader and of the signal; NaN where there is nothing to divide by."""
@@ -67,10 +57,9 @@ def readers(
     notices += more
     # One set of draws for all readers, so that reader and signal are compared on the same patients.
     everyone = Resamples.of(pairs["patient"].to_numpy(), resampling)
-    finding, reader = pairs["finding"].to_numpy(), pairs["reader"].to_numpy()
+    reader = pairs["reader"].to_numpy()
     rows = []
-    for name in [*pairs["finding"].unique(maintain_order=True), POOLED]:
-        of_finding = np.ones(pairs.height, dtype=np.bool_) if name == POOLED else finding == name
+    for name, of_finding in by_finding(pairs):
         once: list[tuple[int, Tally, Tally]] = []
         for who in pairs["reader"].unique().sort():
             chosen = of_finding & (reader == who)
@@ -93,7 +82,7 @@ def _against_the_others(reads: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]
             notices.append(Notice(code=code, count=count, message=f"{those} left out"))
     present = (pl.col("verdict") == "present").cast(pl.Int64)
     others = certain.with_columns(
-        read=present == 1, yes=present.sum().over(_PAIR) - present, reads=pl.len().over(_PAIR).cast(pl.Int64) - 1
+        read=present == 1, yes=present.sum().over(PAIR) - present, reads=pl.len().over(PAIR).cast(pl.Int64) - 1
     )
     tied = (pl.col("yes") * 2 == pl.col("reads")) & (pl.col("reads") > 0)
     alone = pl.col("reads") == 0
@@ -107,9 +96,9 @@ def _against_the_others(reads: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]
     settled = others.filter(~(tied | alone))
     if settled.is_empty():
         raise TruthError(
-            "no film was read by enough readers to compare one with the others. Name another --readers PATH"
+            "no image was read by enough readers to compare one with the others. Name another --readers PATH"
         )
-    return settled.select(*_PAIR, "reader", "read", present=pl.col("yes") * 2 > pl.col("reads")), notices
+    return settled.select(*PAIR, "reader", "read", present=pl.col("yes") * 2 > pl.col("reads")), notices
 
 
 def _tally(pairs: pl.DataFrame, weights: Floats | None) -> Tally:
@@ -128,16 +117,9 @@ def _drawn(pairs: pl.DataFrame, resamples: Resamples) -> Tally:
 
 
 def _row(finding: str, reader: str, n: int, point: Tally, draws: Tally) -> Row:
-    row: Row = {"finding": finding, "reader": reader, "n": n, "flags": int(point.flags[0])}
-    row["errors"] = int(point.errors[0])
-    values, spread = point.figures(), draws.figures()
-    for figure in FIGURES:
-        low, high = interval(spread[figure])
-        value = float(values[figure][0])
-        defined = not np.isnan(value)
-        row |= {
-            figure: value if defined else None,
-            f"{figure}_low": low if defined else None,
-            f"{figure}_high": high if defined else None,
-        }
+    counts = {"n": n, "flags": int(point.flags[0]), "errors": int(point.errors[0])}
+    row: Row = {"finding": finding, "reader": reader, **counts}
+    drawn = draws.figures()
+    for figure, (value, *_) in point.figures().items():
+        row |= spread(figure) if np.isnan(value) else spread(figure, float(value), *interval(drawn[figure]))
     return row

@@ -19,8 +19,7 @@ and, where image judges answered every pair, what they give without a signal:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
@@ -28,25 +27,20 @@ from numpy.typing import NDArray
 
 from bpals.errors import TruthError
 from bpals.metrics import Curve, Reliability, brier
-from bpals.score.intervals import Resamples, Resampling, interval
-from bpals.score.opinions import Audited, about
+from bpals.numeric import PAIR, logit
+from bpals.score.intervals import Resamples, Resampling, Row, interval, spread
+from bpals.score.opinions import Audited, about, by_finding
 from bpals.text import several
 from bpals.types import Notice
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Row = dict[str, Any]
 
 METHODS = ("bpals", "cleanlab", "self_confidence", "label_only", "prevalence", "random", "oracle")
-GIVEN = ("all", "present", "absent")
-POOLED = "pooled"
 BUDGETS = {"found_05": 0.05, "found_10": 0.10, "found_20": 0.20}
 FIGURES = ("error_auroc", "error_ap", *BUDGETS)
-CALIBRATION = ("ece", "brier")
 ALONE = "p_judge "
 """How the column of an image judge's own probability begins."""
-SMALLEST = 1e-6
-"""Probabilities are kept this far from 0 and 1, so that every logit is finite."""
 
 
 def suspicions(pairs: pl.DataFrame) -> dict[str, Floats]:
@@ -71,19 +65,14 @@ def _equal_weights(pairs: pl.DataFrame) -> dict[str, Floats]:
     """Give what image judges find alone, with the metadata judge, and all together with equal weights."""
     names = [name.removeprefix(ALONE) for name in pairs.columns if name.startswith(ALONE)]
     claimed = pairs["claimed"].to_numpy()
-    logits = {name: _logit(pairs[f"{ALONE}{name}"].cast(pl.Float64).to_numpy()) for name in names}
-    record = _logit(pairs["p_judge"].cast(pl.Float64).to_numpy())
+    logits = {name: logit(pairs[f"{ALONE}{name}"].cast(pl.Float64).to_numpy()) for name in names}
+    record = logit(pairs["p_judge"].cast(pl.Float64).to_numpy())
     answered = [z for z in (record, *logits.values()) if not np.isnan(z).any()]
     held = {f"judge {name}": z for name, z in logits.items()}
     held |= {f"record + {name}": (record + z) / 2 for name, z in logits.items()}
     if len(answered) > 2:
         held["mean of judges"] = np.mean(answered, axis=0)
     return {method: np.where(claimed, -z, z) for method, z in held.items()}
-
-
-def _logit(p: Floats) -> Floats:
-    kept = np.clip(p, SMALLEST, 1 - SMALLEST)
-    return np.asarray(np.log(kept / (1 - kept)))
 
 
 def scorecard(
@@ -96,27 +85,21 @@ def scorecard(
     """
     # One set of draws for every finding and method, so that differences are paired.
     resamples = Resamples.of(pairs["patient"].to_numpy(), resampling)
+    claimed = pairs["claimed"].to_numpy()
+    sides = {"all": np.ones_like(claimed), "present": claimed, "absent": ~claimed}
     rows: list[Row] = []
     curves: list[Row] = []
     cost = 0
-    for finding, given, chosen in _parts(pairs):
-        part = pairs.filter(pl.Series(chosen))
-        rows += _score({"finding": finding, "given": given}, part, resamples.take(chosen))
-        if given == "all":
-            curves.append(_reliability(finding, part, resamples.take(chosen)))
-        cost += part.height
-        progress(cost / (4 * pairs.height))
+    for finding, of_finding in by_finding(pairs):
+        for given, side in sides.items():
+            chosen = of_finding & side
+            part, draws = pairs.filter(pl.Series(chosen)), resamples.take(chosen)
+            rows += _score({"finding": finding, "given": given}, part, draws)
+            if given == "all":
+                curves.append(_reliability(finding, part, draws))
+            cost += part.height
+            progress(cost / (4 * pairs.height))
     return rows, curves
-
-
-def _parts(pairs: pl.DataFrame) -> Iterator[tuple[str, str, Mask]]:
-    """Every finding, then all of them; of each all pairs, the given presences and the given absences."""
-    finding, claimed = pairs["finding"].cast(pl.String).to_numpy(), pairs["claimed"].to_numpy()
-    sides = {"all": np.ones_like(claimed), "present": claimed, "absent": ~claimed}
-    for name in [*pairs["finding"].cast(pl.String).unique(maintain_order=True), POOLED]:
-        of_finding = np.ones_like(claimed) if name == POOLED else finding == name
-        for given in GIVEN:
-            yield name, given, of_finding & sides[given]
 
 
 def _score(key: Row, pairs: pl.DataFrame, resamples: Resamples) -> list[Row]:
@@ -131,14 +114,14 @@ def _score(key: Row, pairs: pl.DataFrame, resamples: Resamples) -> list[Row]:
     for method in methods:
         row = {**key, "method": method, "n": len(error), "errors": int(error.sum())}
         for figure in FIGURES:
-            row |= _spread(figure, points.get(method), draws.get(method))
-        row |= dict.fromkeys(("ap_gain", "ap_gain_low", "ap_gain_high"))
+            row |= _spread(figure, points[method], draws[method]) if ranked else spread(figure)
+        row |= spread("ap_gain")
         # Paired on the same draws: two intervals that overlap may still hide a clear difference.
         if ranked and method != "bpals":
-            low, high = interval(draws["bpals"]["error_ap"] - draws[method]["error_ap"])
             gain = float(points["bpals"]["error_ap"][0] - points[method]["error_ap"][0])
-            row |= {"ap_gain": gain, "ap_gain_low": low, "ap_gain_high": high}
-        rows.append(row | (_calibration(pairs, error, resamples) if method == "bpals" else _spreads(CALIBRATION)))
+            row |= spread("ap_gain", gain, *interval(draws["bpals"]["error_ap"] - draws[method]["error_ap"]))
+        known = method == "bpals" and len(error) > 0
+        rows.append(row | (_calibration(pairs, error, resamples) if known else spread("ece") | spread("brier")))
     return rows
 
 
@@ -160,21 +143,12 @@ def _drawn(methods: dict[str, Floats], error: Mask, resamples: Resamples) -> dic
     }
 
 
-def _spread(name: str, point: dict[str, Floats] | None, draws: dict[str, Floats] | None) -> Row:
-    if point is None or draws is None:
-        return _spreads([name])
-    low, high = interval(draws[name])
-    return {name: float(point[name][0]), f"{name}_low": low, f"{name}_high": high}
-
-
-def _spreads(names: Iterable[str]) -> Row:
-    return {f"{name}{end}": None for name in names for end in ("", "_low", "_high")}
+def _spread(name: str, point: dict[str, Floats], draws: dict[str, Floats]) -> Row:
+    return spread(name, float(point[name][0]), *interval(draws[name]))
 
 
 def _calibration(pairs: pl.DataFrame, error: Mask, resamples: Resamples) -> Row:
     """Say how far the trust is from the outcome."""
-    if not len(error):
-        return _spreads(CALIBRATION)
     trust = pairs["trust"].to_numpy()
     point = {"ece": Reliability.of(trust, ~error).ece(), "brier": brier(trust, ~error)}
     chunks = [(Reliability.of(trust, ~error, w).ece(), brier(trust, ~error, w)) for w in resamples.weights()]
@@ -183,7 +157,7 @@ def _calibration(pairs: pl.DataFrame, error: Mask, resamples: Resamples) -> Row:
 
 
 def _reliability(finding: str, pairs: pl.DataFrame, resamples: Resamples) -> Row:
-    """One curve: in bins of equal mass, the mean trust that was promised and the share of claims that were right."""
+    """One curve: in bins of equal mass, the mean trust that was promised and the share of labels that were right."""
     trust = pairs["trust"].to_numpy()
     right = (pairs["claimed"] == pairs["present"]).to_numpy()
     point = Reliability.of(trust, right)
@@ -196,51 +170,43 @@ def _reliability(finding: str, pairs: pl.DataFrame, resamples: Resamples) -> Row
     return {"finding": finding, "given": "all", "bins": bins}
 
 
-_PAIR = ["image_id", "finding"]
-
-
 def boxed_trust(truth: pl.DataFrame, audited: Audited, resampling: Resampling) -> tuple[list[Row], list[Notice]]:
     """Compare the trust of presences with and without a box, for each finding that has boxes, and pooled."""
-    boxed = truth.select(_PAIR)
+    boxed = truth.select(PAIR)
     presences = (
         audited.claims.filter(pl.col("says").cast(pl.String) == "present")
         .select("image_id", pl.col("finding").cast(pl.String))
         .join(boxed.select("finding").unique(), on="finding", how="semi", maintain_order="left")
     )
-    asked = presences.join(boxed.with_columns(boxed=True), on=_PAIR, how="left", maintain_order="left").with_columns(
-        pl.col("boxed").fill_null(value=False)
-    )
+    asked = presences.join(boxed.with_columns(boxed=True), on=PAIR, how="left", maintain_order="left")
+    asked = asked.with_columns(pl.col("boxed").fill_null(value=False))
     if not asked["boxed"].any():
         raise TruthError(
             f"of {several(boxed.height, 'boxed pair')} none is a presence in this audit (first: "
-            f"{boxed['image_id'][0]}, {boxed['finding'][0]}). The boxes belong to NIH's films: type: bpals audit "
+            f"{boxed['image_id'][0]}, {boxed['finding'][0]}). The boxes belong to NIH's images: type: bpals audit "
             "--source nih"
         )
     pairs, notices = about(asked, audited, (), baselines=False)
-    elsewhere = boxed.join(presences, on=_PAIR, how="anti")
+    elsewhere = boxed.join(presences, on=PAIR, how="anti")
     if elsewhere.height:
         those = several(elsewhere.height, "boxed pair is", "boxed pairs are")
         message = f"{those} no presence in this audit: left out"
         notices.append(Notice(code="boxed_elsewhere", count=elsewhere.height, message=message))
     resamples = Resamples.of(pairs["patient"].to_numpy(), resampling)
-    findings = pairs["finding"].to_numpy()
-    rows = []
-    for finding in [*pairs["finding"].unique(maintain_order=True), "pooled"]:
-        chosen = np.ones(len(findings), dtype=np.bool_) if finding == "pooled" else findings == finding
-        rows.append(_row(finding, pairs.filter(pl.Series(chosen)), resamples.take(chosen)))
-    return rows, notices
+    return [
+        _boxed_row(finding, pairs.filter(pl.Series(chosen)), resamples.take(chosen))
+        for finding, chosen in by_finding(pairs)
+    ], notices
 
 
-def _row(finding: str, pairs: pl.DataFrame, resamples: Resamples) -> Row:
+def _boxed_row(finding: str, pairs: pl.DataFrame, resamples: Resamples) -> Row:
     boxed = pairs["boxed"].to_numpy()
     trust = pairs["trust"].to_numpy()
     row: Row = {"finding": finding, "n_boxed": int(boxed.sum()), "n_other": int((~boxed).sum())}
     for name, chosen in (("boxed", boxed), ("other", ~boxed)):
         row[f"trust_{name}_mean"] = float(trust[chosen].mean()) if chosen.any() else None
         row[f"trust_{name}_median"] = float(np.median(trust[chosen])) if chosen.any() else None
-    row |= dict.fromkeys(("boxed_auroc", "boxed_auroc_low", "boxed_auroc_high"))
-    if boxed.any() and not boxed.all():
-        low, high = interval(np.concatenate([Curve.of(trust, boxed, w).auroc() for w in resamples.weights()]))
-        auroc = float(Curve.of(trust, boxed).auroc()[0])
-        row |= {"boxed_auroc": auroc, "boxed_auroc_low": low, "boxed_auroc_high": high}
-    return row
+    if not boxed.any() or boxed.all():
+        return row | spread("boxed_auroc")
+    draws = np.concatenate([Curve.of(trust, boxed, w).auroc() for w in resamples.weights()])
+    return row | spread("boxed_auroc", float(Curve.of(trust, boxed).auroc()[0]), *interval(draws))

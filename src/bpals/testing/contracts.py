@@ -1,4 +1,4 @@
-"""The contracts of what gives a table: a source, a record judge, a signal; and a tiny dataset to run them on."""
+"""The contracts of what gives a table: a source, a metadata judge, a signal; and a tiny dataset to run them on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tiny_dataset(
     silent: float = 0.0,
     seed: int = 0,
 ) -> Dataset:
-    """Make up a dataset: patients with one to `longest` films, findings that mostly stay, a share open or silent."""
+    """Make up a dataset: patients with one to `longest` images, findings that mostly stay, a share open or silent."""
     draw = np.random.default_rng(seed)
     vocabulary = Vocabulary(name="tiny", findings=tuple(findings))
     films = [(patient, order) for patient in range(patients) for order in range(1 + patient % longest)]
@@ -66,16 +66,16 @@ def tiny_dataset(
 
 
 def check_source(dataset: Dataset) -> None:
-    """Check what a source gives: every film once, every claim once, about a film that there is, in order."""
+    """Check what a source gives: every image once, every label once, about an image that there is, in order."""
     images, claims = dataset.images, dataset.claims
     _has_schema("images", images, IMAGES)
     _has_schema("claims", claims, claims_schema(dataset.vocabulary))
-    _require(not images["image_id"].has_nulls(), "images: a film has no image_id")
-    _none(images.filter(images["image_id"].is_duplicated()), ["image_id"], "images: this film stands there twice")
+    require(not images["image_id"].has_nulls(), "images: an image has no image_id")
+    _none(images.filter(images["image_id"].is_duplicated()), ["image_id"], "images: this image stands there twice")
     _none(images.filter(~pl.col("age").is_between(0, 150)), ["image_id", "age"], "images: an age that nobody has")
-    _none(claims.filter(pl.any_horizontal(pl.all().is_null())), claims.columns, "claims: a claim has a hole")
-    _none(claims.filter(claims.select(PAIR).is_duplicated()), PAIR, "claims: this pair is claimed twice")
-    _none(claims.join(images, on="image_id", how="anti"), PAIR, "claims: the film of this claim is not in the images")
+    _none(claims.filter(pl.any_horizontal(pl.all().is_null())), claims.columns, "claims: a label has a hole")
+    _none(claims.filter(claims.select(PAIR).is_duplicated()), PAIR, "claims: this pair is labelled twice")
+    _none(claims.join(images, on="image_id", how="anti"), PAIR, "claims: the image of this label is not in the images")
     rows = images.select("image_id", row=pl.int_range(pl.len()))
     placed = claims.join(rows, on="image_id", how="left", maintain_order="left")
     place = placed["row"] * len(dataset.vocabulary.findings) + placed["finding"].to_physical().cast(pl.Int64)
@@ -83,24 +83,24 @@ def check_source(dataset: Dataset) -> None:
     _none(late, PAIR, "claims: not in the order of the images and the vocabulary; out of place")
     for name, written in dataset.inputs.items():
         whole = re.fullmatch(r"sha256:[0-9a-f]{64}", written)
-        _require(whole is not None, f"inputs: {name} has {written!r} where its sha256 belongs")
-    _require(bool(dataset.name and dataset.title), "the dataset has no name or no title")
-    _require(all(count >= 0 for count in dataset.unaudited.values()), "unaudited: a count is negative")
+        require(whole is not None, f"inputs: {name} has {written!r} where its sha256 belongs")
+    require(bool(dataset.name and dataset.title), "the dataset has no name or no title")
+    require(all(count >= 0 for count in dataset.unaudited.values()), "unaudited: a count is negative")
 
 
 def check_record_judge(judge: RecordJudge, dataset: Dataset, *, claims: int = 20, seed: int = 0) -> None:
-    """Check a record judge: whole answers, the same ones twice, and the flip test on some claims, one at a time.
+    """Check a metadata judge: whole answers, the same ones twice, and the flip test on some labels, one at a time.
 
-    A flipped claim must not move the answer about itself by a bit; other answers may move, for them it is evidence.
-    Half of the sampled claims are of presence, half of absence, as far as there are any.
+    A flipped label must not move the answer about itself by a bit; other answers may move, for them it is evidence.
+    Half of the sampled labels are of presence, half of absence, as far as there are any.
     """
 
-    def read(said: pl.DataFrame) -> pl.DataFrame:
-        return judge.read(dataset.images, said, dataset.vocabulary)
+    def read(labels: pl.DataFrame) -> pl.DataFrame:
+        return judge.read(dataset.images, labels, dataset.vocabulary)
 
     answers = read(dataset.claims)
     check_judgments(answers, dataset)
-    _require(answers.equals(read(dataset.claims)), "the judge gives other answers when it reads the same record again")
+    require(answers.equals(read(dataset.claims)), "the judge gives other answers when it reads the same labels again")
     for chosen in sample_claims(dataset.claims, claims, seed=seed).iter_slices(1):
         after = moved(answers, read(flipped(dataset.claims, chosen)), chosen)
         if not after.is_empty():
@@ -108,33 +108,28 @@ def check_record_judge(judge: RecordJudge, dataset: Dataset, *, claims: int = 20
             before = answers.join(chosen, on=PAIR, how="semi")["p_present"][0]
             raise ContractBroken(
                 f"the answer about ({image_id}, {finding}) moves from {before} to {after['p_present'][0]} when its "
-                f"own claim, {says}, is flipped: the judge sees what it judges"
+                f"own label, {says}, is flipped: the judge sees what it judges"
             )
 
 
 def check_judgments(answers: pl.DataFrame, dataset: Dataset) -> None:
-    """Check a record judge's answers: one a claim, in the order of the claims; a probability only if it answered."""
+    """Check a metadata judge's answers: one per label, in their order; a probability only if it answered."""
     _has_schema("judgments", answers, judgments_schema(dataset.vocabulary))
-    _require(
-        answers.select(PAIR).equals(dataset.claims.select(PAIR)),
-        "judgments: not one answer a claim in the order of the claims",
-    )
+    in_order = answers.select(PAIR).equals(dataset.claims.select(PAIR))
+    require(in_order, "judgments: not one answer per label in the order of the labels")
+    answered, p = pl.col("outcome") == "answered", pl.col("p_present")
     rules = {
-        "a probability though it did not answer, or none though it did": (pl.col("outcome") == "answered").eq_missing(
-            pl.col("p_present").is_not_null()
-        ),
+        "a probability though it did not answer, or none though it did": answered.eq_missing(p.is_not_null()),
         "a probability outside 0-1 or NaN": _in_unit("p_present", "p_low", "p_high"),
-        "the interval does not hold the probability": pl.col("p_present")
-        .is_between("p_low", "p_high")
-        .fill_null(value=True),
-        "the kind of a record judge is 'record'": pl.col("kind") == "record",
+        "the interval does not hold the probability": p.is_between("p_low", "p_high").fill_null(value=True),
+        "the kind of a metadata judge is 'record'": pl.col("kind") == "record",
     }
     for broken, kept in rules.items():
         _none(answers.filter(~kept.fill_null(value=False)), PAIR, f"judgments: {broken}")
 
 
 def sample_claims(claims: pl.DataFrame, count: int, *, seed: int = 0) -> pl.DataFrame:
-    """Draw claims to flip: half of presence and half of absence, as far as there are any."""
+    """Draw labels to flip: half of presence and half of absence, as far as there are any."""
     drawn = []
     for says, share in (("present", (count + 1) // 2), ("absent", count // 2)):
         those = claims.filter(pl.col("says") == says)
@@ -143,7 +138,7 @@ def sample_claims(claims: pl.DataFrame, count: int, *, seed: int = 0) -> pl.Data
 
 
 def flipped(claims: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
-    """Turn the chosen claims round: present becomes absent, absent present; the others stay."""
+    """Turn the chosen labels round: present becomes absent, absent present; the others stay."""
     marked = claims.join(chosen.select(*PAIR, flip=True), on=PAIR, how="left", maintain_order="left")
     turned = pl.col("says").cast(pl.String).replace({"present": "absent", "absent": "present"})
     says = pl.when(pl.col("flip").fill_null(value=False)).then(turned).otherwise(pl.col("says").cast(pl.String))
@@ -151,7 +146,7 @@ def flipped(claims: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
 
 
 def moved(before: pl.DataFrame, after: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
-    """Give the new answers about the chosen claims that are not the old ones to the last bit."""
+    """Give the new answers about the chosen labels that are not the old ones to the last bit."""
     beside = after.join(chosen, on=PAIR, how="semi", maintain_order="left").join(
         before, on=PAIR, how="left", suffix="_before", maintain_order="left"
     )
@@ -160,46 +155,40 @@ def moved(before: pl.DataFrame, after: pl.DataFrame, chosen: pl.DataFrame) -> pl
 
 
 def check_signal(signal: pl.DataFrame, claims: pl.DataFrame) -> None:
-    """Check a signal: one row a claim, a trust that follows from the probability, and null where nobody could say."""
+    """Check a signal: one row per label, a trust that follows from the probability, and null where nobody could say."""
     named = claims.schema["finding"]
     if not isinstance(named, pl.Enum):
         raise ContractBroken(f"claims: finding is {named}, not an Enum")
     _has_schema("signal", signal, signal_schema(tuple(named.categories)))
     made = [*PAIR, "says"]
-    _require(signal.select(made).equals(claims.select(made)), "signal: not one row a claim in the order of the claims")
+    require(signal.select(made).equals(claims.select(made)), "signal: not one row per label, in their order")
     says = pl.col("says").cast(pl.String)
-    right = pl.when(says == "present").then("p_present").when(says == "absent").then(1 - pl.col("p_present"))
-    held = ("trust", "trust_low", "trust_high")
+    trust, p, reasons = pl.col("trust"), pl.col("p_present"), pl.col("reasons").list
+    right = pl.when(says == "present").then(p).when(says == "absent").then(1 - p)
+    no_ends = pl.col("trust_low").is_null() & pl.col("trust_high").is_null()
+    judged = (pl.col("answered") > 0) & ~reasons.eval(pl.element().str.starts_with("no_signal:")).list.any()
+    written = reasons.eval(pl.element().str.contains(r"^[a-z_]+: \S")).list.all()
+    follows = "the trust is not p_present of a presence, 1 - p_present of an absence, null of an uncertain label"
     rules = {
-        "a number outside 0-1 or NaN": _in_unit("p_present", "agreement", *held),
-        "the trust is not p_present of a presence, 1 - p_present of an absence, null of an uncertain claim": pl.col(
-            "trust"
-        ).eq_missing(right),
-        "the interval does not hold the trust": pl.col("trust")
-        .is_between("trust_low", "trust_high")
-        .fill_null(pl.col("trust_low").is_null() & pl.col("trust_high").is_null()),
-        "a probability though nobody answered, or none though somebody did who has a signal": (
-            (pl.col("answered") > 0)
-            & ~pl.col("reasons").list.eval(pl.element().str.starts_with("no_signal:")).list.any()
-        ).eq_missing(pl.col("p_present").is_not_null()),
-        "`unjudged` is the flag exactly where there is no trust": (pl.col("flag") == "unjudged").eq_missing(
-            pl.col("trust").is_null()
+        "a number outside 0-1 or NaN": _in_unit("p_present", "agreement", "trust", "trust_low", "trust_high"),
+        follows: trust.eq_missing(right),
+        "the interval does not hold the trust": trust.is_between("trust_low", "trust_high").fill_null(no_ends),
+        "a probability though no judge answered, or none though one with a signal did": judged.eq_missing(
+            p.is_not_null()
         ),
-        "no reason, or one that is not `code: sentence`": (pl.col("reasons").list.len() > 0)
-        & pl.col("reasons").list.eval(pl.element().str.contains(r"^[a-z_]+: \S")).list.all(),
+        "`unjudged` is the flag exactly where there is no trust": (pl.col("flag") == "unjudged").eq_missing(
+            trust.is_null()
+        ),
+        "no reason, or one that is not `code: sentence`": (reasons.len() > 0) & written,
         "no method": pl.col("method").str.len_chars() > 0,
     }
     for broken, kept in rules.items():
         _none(signal.filter(~kept.fill_null(value=False)), made, f"signal: {broken}")
     ranked = signal.sort("review_rank")
-    _require(
-        ranked["review_rank"].equals(pl.Series("review_rank", range(1, signal.height + 1), dtype=pl.Int64)),
-        "signal: review_rank does not run from 1 to the number of claims",
-    )
-    _require(
-        ranked["trust"].tail(signal["trust"].null_count()).is_null().all(),
-        "signal: the unjudged claims are not read last",
-    )
+    ranks = pl.Series("review_rank", range(1, signal.height + 1), dtype=pl.Int64)
+    require(ranked["review_rank"].equals(ranks), "signal: review_rank does not run from 1 to the number of labels")
+    unjudged = ranked["trust"].tail(signal["trust"].null_count())
+    require(unjudged.is_null().all(), "signal: the unjudged labels are not read last")
 
 
 def _in_unit(*names: str) -> pl.Expr:
@@ -209,13 +198,11 @@ def _in_unit(*names: str) -> pl.Expr:
 
 def _has_schema(table: str, frame: pl.DataFrame, schema: pl.Schema) -> None:
     """Compare the columns, their types and their order."""
-    wrong = []
-    for name, kind in schema.items():
-        if frame.schema.get(name) != kind:
-            wrong.append(f"{name} is {frame.schema.get(name, 'missing')}, not {kind}")
+    has = frame.schema
+    wrong = [f"{n} is {has.get(n, 'missing')}, not {kind}" for n, kind in schema.items() if has.get(n) != kind]
     wrong += [f"{name} is not asked for" for name in frame.columns if name not in schema]
-    _require(not wrong, f"{table}: {'; '.join(wrong)}")
-    _require(frame.columns == schema.names(), f"{table}: the columns are not in order: {', '.join(schema.names())}")
+    require(not wrong, f"{table}: {'; '.join(wrong)}")
+    require(frame.columns == schema.names(), f"{table}: the columns are not in order: {', '.join(schema.names())}")
 
 
 def _none(rows: pl.DataFrame, shown: Sequence[str], broken: str) -> None:
@@ -226,6 +213,7 @@ def _none(rows: pl.DataFrame, shown: Sequence[str], broken: str) -> None:
         raise ContractBroken(f"{broken}: ({first}){more}")
 
 
-def _require(kept: bool, broken: str) -> None:  # noqa: FBT001  the one thing it takes
+def require(kept: bool, broken: str) -> None:  # noqa: FBT001  the one thing it takes
+    """Raise ContractBroken with what is broken, unless it is kept."""
     if not kept:
         raise ContractBroken(broken)

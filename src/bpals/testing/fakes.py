@@ -1,4 +1,4 @@
-"""Answers of a judge whose AUROC is known, because a test hands the truth in; no judge of ours is made so."""
+"""Made-up answers of a judge whose AUROC is known, and made-up reads: a test hands the truth in."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bpals.findings import Vocabulary
 from bpals.types import REVIEWS, answers_schema
 
 FINDINGS = {"Effusion": (0.3, 1.6), "Mass": (0.08, 2.4)}
-"""Finding -> how often it is there, and how far apart the judge sees films with and without it."""
+"""Finding -> how often it is there, and how far apart the judge sees images with and without it."""
 MISSED, INVENTED = 0.2, 0.08
-"""How often a claim misses what is there, and says what is not."""
+"""How often a label misses what is there, and says what is not."""
 READERS = ("a", "b", "c")
 
 
 def made_up_reads(films: int = 800, *, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Make adjudicated pairs with their trust, two films a patient, and three reads of each pair."""
+    """Make adjudicated pairs with their trust, two images per patient, and three reads of each pair."""
     rng = np.random.default_rng(seed)
     names = [f"{film:05}.png" for film in range(films)]
     pairs, reads = [], []
@@ -28,8 +28,8 @@ def made_up_reads(films: int = 800, *, seed: int = 0) -> tuple[pl.DataFrame, pl.
         claimed = np.where(there, rng.random(films) >= MISSED, rng.random(films) < INVENTED)
         seen = rng.normal(np.where(there, apart / 2, -apart / 2), 1.0)
         judged = np.log(usual / (1 - usual)) + apart * seen
-        told = np.where(claimed, np.log((1 - MISSED) / INVENTED), np.log(MISSED / (1 - INVENTED)))
-        p_judge, p_present = (1 / (1 + np.exp(-z)) for z in (judged, judged + told))
+        label = np.where(claimed, np.log((1 - MISSED) / INVENTED), np.log(MISSED / (1 - INVENTED)))
+        p_judge, p_present = (1 / (1 + np.exp(-z)) for z in (judged, judged + label))
         pairs.append(
             pl.DataFrame(
                 {

@@ -17,6 +17,7 @@ from PIL import Image
 
 from bpals.errors import BpalsError, ContractBroken
 from bpals.findings import NIH, Vocabulary
+from bpals.testing.contracts import require
 from bpals.types import BaseJudge, Film, JudgeCard, Outcome, Polarity, Question, Reply, Trained
 
 
@@ -38,7 +39,7 @@ def tiny_film(*, seed: int = 0, side_px: int = 64, grey: int | None = None) -> F
 TOLERANCE = 0.1
 """How far the logit of a repeated question may move: servers that batch differ by up to .06."""
 NO_FINDING = "Not_A_Finding"
-"""What nobody has heard of."""
+"""A name that no vocabulary has."""
 BROKEN = (BpalsError, OSError, ValueError, TypeError, AttributeError, LookupError, RuntimeError, SyntaxError)
 """What a judge that did not expect its input raises."""
 
@@ -51,14 +52,14 @@ class _Asker:
     line: Callable[[], Any] | None
 
     def ask(self, film: Film | None, questions: Sequence[Question]) -> list[Reply]:
-        """Ask, and check that there is a sound reply a question."""
+        """Ask, and check that there is a sound reply per question."""
         handed = list(questions)
         replies = self._replies(film, handed)
-        _require(handed == list(questions), "ask: the judge changed the list of questions that it was handed")
-        _require(
+        require(handed == list(questions), "ask: the judge changed the list of questions that it was handed")
+        require(
             isinstance(replies, Sequence) and len(replies) == len(questions),
             f"ask: {len(replies) if isinstance(replies, Sequence) else replies!r} replies to {len(questions)} "
-            "questions: give one a question, in order",
+            "questions: give one per question, in order",
         )
         for question, reply in zip(questions, replies, strict=True):
             _check_reply(question, reply)
@@ -68,7 +69,7 @@ class _Asker:
         if hasattr(self.judge, "ask"):
             return self.judge.ask(film, questions)
         if self.line is None:
-            raise ContractBroken("this judge asks an endpoint: hand in line=, which gives a new line for each film")
+            raise ContractBroken("this judge asks an endpoint: hand in line=, which gives a new line for each image")
         return asyncio.run(self._through(self.line(), film, questions))
 
     async def _through(self, line: Any, film: Film | None, questions: Sequence[Question]) -> list[Reply]:
@@ -97,7 +98,7 @@ def check_image_judge(
     shown = list(films) if films is not None else [tiny_film(), tiny_film(seed=1), tiny_film(grey=255)]
     before = _check_card(judge.card)
     if again is not None:
-        _require(again.card.fingerprint == before, "card: made a second time, the judge has another fingerprint")
+        require(again.card.fingerprint == before, "card: made a second time, the judge has another fingerprint")
     questions = _check_questions(judge, vocabulary)
     asker = _Asker(judge, line)
     replies = [asker.ask(film, questions) for film in shown]
@@ -110,28 +111,28 @@ def check_image_judge(
     _check_without_film(asker, questions)
     if hasattr(judge, "ask"):
         _check_corrupt(asker, questions)
-    _require(judge.card.fingerprint == before, "card: the fingerprint is another after the judge was asked")
+    require(judge.card.fingerprint == before, "card: the fingerprint is another after the judge was asked")
     return _remarks(replies)
 
 
 def _check_card(card: JudgeCard) -> str:
     """Check who it says it is, and give its fingerprint."""
-    _require(isinstance(card, JudgeCard), f"card: a {type(card).__name__} is no JudgeCard")
-    _require(card.kind == "image", f"card: kind is {card.kind!r}; the kind of an image judge is 'image'")
-    _require(
+    require(isinstance(card, JudgeCard), f"card: a {type(card).__name__} is no JudgeCard")
+    require(card.kind == "image", f"card: kind is {card.kind!r}; the kind of an image judge is 'image'")
+    require(
         re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,79}", card.judge) is not None,
         f"card: a judge cannot be called {card.judge!r}: small letters, digits, '-', '_' and '.', at most 80",
     )
     for name in ("version", "licence"):
-        _require(bool(getattr(card, name)), f"card: {name} is empty; where nobody knows, say 'unknown'")
+        require(bool(getattr(card, name)), f"card: {name} is empty; where nobody knows, say 'unknown'")
     for name in ("trained_on_target", "commercial_use"):
-        said = getattr(card, name)
-        _require(said in get_args(Trained), f"card: {name} is {said!r}, not yes, no or unknown")
-    _require(
+        word = getattr(card, name)
+        require(word in get_args(Trained), f"card: {name} is {word!r}, not yes, no or unknown")
+    require(
         card.trained_on_target == "unknown" or bool(card.evidence.strip()),
         f"card: trained_on_target is {card.trained_on_target!r}, and evidence does not say how you know",
     )
-    _require(
+    require(
         bool(card.polarities) and set(card.polarities) <= set(get_args(Polarity)),
         f"card: polarities are {card.polarities}, not some of present and absent",
     )
@@ -139,67 +140,55 @@ def _check_card(card: JudgeCard) -> str:
         written, fingerprint = json.dumps(card.identity), card.fingerprint
     except (TypeError, ValueError) as error:
         raise ContractBroken(f"card: it cannot be written down ({error}); settings are texts and numbers") from None
-    address = re.search(r"0x[0-9a-fA-F]{6,}", written)
-    _require(
-        address is None,
-        f"card: it holds {address[0] if address else ''}, a place in memory, so it is another judge in every process",
-    )
+    if address := re.search(r"0x[0-9a-fA-F]{6,}", written):
+        raise ContractBroken(f"card: it holds {address[0]}, a place in memory, so it is another judge in every process")
     return fingerprint
 
 
 def _check_questions(judge: BaseJudge, vocabulary: Vocabulary) -> tuple[Question, ...]:
     """Check what it asks: every finding, in every polarity of its card, once, the same each time."""
     questions = judge.questions(vocabulary)
-    _require(questions == judge.questions(vocabulary), "questions: asked twice, the judge lists other questions")
-    _require(
-        isinstance(questions, tuple) and all(isinstance(question, Question) for question in questions),
-        "questions: not a tuple of Question",
-    )
+    require(questions == judge.questions(vocabulary), "questions: asked twice, the judge lists other questions")
+    whole = isinstance(questions, tuple) and all(isinstance(question, Question) for question in questions)
+    require(whole, "questions: not a tuple of Question")
     known = set(vocabulary.findings)
     keys = [(q.about, q.subject, q.polarity, q.wording) for q in questions]
     for question, key in zip(questions, keys, strict=True):
-        _require(keys.count(key) == 1, f"questions: {', '.join(key)} stands there twice")
-        _require(
-            question.about == "film" or question.subject in known,
-            f"questions: {question.subject!r} is no finding of {vocabulary.name}",
-        )
+        require(keys.count(key) == 1, f"questions: {', '.join(key)} stands there twice")
+        named = question.about == "film" or question.subject in known
+        require(named, f"questions: {question.subject!r} is no finding of {vocabulary.name}")
     for finding in vocabulary.findings:
         asked = {q.polarity for q in questions if q.about == "finding" and q.subject == finding}
-        missing = [polarity for polarity in judge.card.polarities if polarity not in asked]
-        _require(
-            not missing,
-            f"questions: {finding} is not asked as {missing[0] if missing else ''}; ask, and reply unsupported",
-        )
+        for polarity in judge.card.polarities:
+            require(polarity in asked, f"questions: {finding} is not asked as {polarity}; ask, and reply unsupported")
     return questions
 
 
 def _check_reply(question: Question, reply: Reply) -> None:
     """Check one reply: a number exactly if it answered, else a word on why not."""
     where = f"ask: {question.subject}, {question.polarity}"
-    _require(isinstance(reply, Reply), f"{where}: a {type(reply).__name__} is no Reply")
-    _require(reply.outcome in get_args(Outcome), f"{where}: {reply.outcome!r} is none of the six outcomes")
-    _require(reply.outcome != "failed", f"{where}: a judge does not reply failed: let the error through")
+    require(isinstance(reply, Reply), f"{where}: a {type(reply).__name__} is no Reply")
+    require(reply.outcome in get_args(Outcome), f"{where}: {reply.outcome!r} is none of the six outcomes")
+    require(reply.outcome != "failed", f"{where}: a judge does not reply failed: let the error through")
     answered = reply.outcome == "answered"
-    _require(answered or reply.logit is None, f"{where}: {reply.outcome}, and a logit of {reply.logit} all the same")
-    _require(not answered or reply.logit is not None, f"{where}: answered, and no logit")
-    _require(
+    require(answered or reply.logit is None, f"{where}: {reply.outcome}, and a logit of {reply.logit} all the same")
+    require(not answered or reply.logit is not None, f"{where}: answered, and no logit")
+    require(
         reply.logit is None or (isinstance(reply.logit, float) and math.isfinite(reply.logit)),
         f"{where}: the logit {reply.logit!r} is no finite number",
     )
-    _require(
+    require(
         reply.mass is None or (isinstance(reply.mass, float) and 0 <= reply.mass <= 1 + 1e-6),
         f"{where}: the mass {reply.mass!r} is not from 0 to 1",
     )
-    _require(answered or bool(reply.why), f"{where}: {reply.outcome}, and nothing says why")
+    require(answered or bool(reply.why), f"{where}: {reply.outcome}, and nothing says why")
 
 
 def _check_same(first: Sequence[Reply], second: Sequence[Reply], questions: Sequence[Question], when: str) -> None:
     for question, one, other in zip(questions, first, second, strict=True):
         near = one.logit is None or other.logit is None or abs(one.logit - other.logit) <= TOLERANCE
-        _require(
-            one.outcome == other.outcome and near,
-            f"ask: {when} about {question.subject}, it said {_words(one)} and then {_words(other)}",
-        )
+        same = one.outcome == other.outcome and near
+        require(same, f"ask: {when} about {question.subject}, it replied {_words(one)} and then {_words(other)}")
 
 
 def _check_unknown(judge: BaseJudge, asker: _Asker, vocabulary: Vocabulary, film: Film) -> None:
@@ -207,9 +196,9 @@ def _check_unknown(judge: BaseJudge, asker: _Asker, vocabulary: Vocabulary, film
     wider = replace(vocabulary, findings=(*vocabulary.findings, NO_FINDING))
     asked = [question for question in judge.questions(wider) if question.subject == NO_FINDING]
     for question, reply in zip(asked, asker.ask(film, asked), strict=True):
-        _require(
+        require(
             reply.outcome != "answered",
-            f"ask: about {question.subject!r}, which is no finding, it said {_words(reply)}: reply unsupported, or "
+            f"ask: about {question.subject!r}, which is no finding, it replied {_words(reply)}: reply unsupported, or "
             "check with any_finding=True if it may be asked about whatever has a name",
         )
 
@@ -221,26 +210,24 @@ def _check_without_film(asker: _Asker, questions: Sequence[Question]) -> None:
         raise
     except BROKEN as error:
         raise ContractBroken(
-            f"ask: without a film it raises {type(error).__name__}: {error}; reply unsupported to every question"
+            f"ask: without an image it raises {type(error).__name__}: {error}; reply unsupported to every question"
         ) from None
 
 
 def _check_corrupt(asker: _Asker, questions: Sequence[Question]) -> None:
-    """Ask about a film that is none: the error of one film is let through, and becomes `failed`; no number may come."""
+    """Ask about a file that is no image: its error is let through, and becomes `failed`; no number may come."""
     film = Film(sha256="0" * 64, png=b"this is no picture", width_px=64, height_px=64)
     try:
         replies = asker.ask(film, questions)
     except ContractBroken:
         raise
     except BpalsError as error:
-        what = type(error).__name__
-        raise ContractBroken(
-            f"ask: a film that cannot be opened raises {what}, which stops a whole run: raise ValueError"
-        ) from None
+        raised = f"an image that cannot be opened raises {type(error).__name__}"
+        raise ContractBroken(f"ask: {raised}, which stops a whole run: raise ValueError") from None
     except BROKEN:
         return
     answered = [reply for reply in replies if reply.outcome == "answered"]
-    _require(not answered, "ask: it answered about a film that cannot be opened: raise ValueError")
+    require(not answered, "ask: it answered about an image that cannot be opened: raise ValueError")
 
 
 def _remarks(replies: Sequence[Sequence[Reply]]) -> tuple[str, ...]:
@@ -248,7 +235,7 @@ def _remarks(replies: Sequence[Sequence[Reply]]) -> tuple[str, ...]:
     remarks = []
     logits = [[reply.logit for reply in film] for film in replies]
     if all(reply.outcome != "answered" for film in replies for reply in film):
-        remarks.append("it answered no question about any film")
+        remarks.append("it answered no question about any image")
     elif len(logits) > 1 and all(film == logits[0] for film in logits):
         remarks.append("it says the same of every film: it may not look at them")
     return tuple(remarks)
@@ -256,8 +243,3 @@ def _remarks(replies: Sequence[Sequence[Reply]]) -> tuple[str, ...]:
 
 def _words(reply: Reply) -> str:
     return reply.outcome if reply.logit is None else f"{reply.outcome} with a logit of {reply.logit:.3f}"
-
-
-def _require(kept: bool, broken: str) -> None:  # noqa: FBT001  the one thing it takes
-    if not kept:
-        raise ContractBroken(broken)

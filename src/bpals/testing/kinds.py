@@ -9,19 +9,10 @@ from typing import Any, get_type_hints
 
 import polars as pl
 
-from bpals.errors import ContractBroken
-from bpals.registry import (
-    JUDGES,
-    AskOptions,
-    ExportKind,
-    ImageOptions,
-    JudgeKind,
-    Kind,
-    ServerOptions,
-    options_of,
-)
+from bpals.registry import JUDGES, AskOptions, ExportKind, ImageOptions, JudgeKind, Kind, ServerOptions, options_of
 from bpals.reviews.exchange import KEPT, TABLE, Films, Found, Written
 from bpals.store.ledger.schema import PHASES, VERDICTS
+from bpals.testing.contracts import require
 
 SIDE_PX = 1024
 READ_BACK = ["external_id", "image_id", "finding", "reader", "verdict"]
@@ -30,13 +21,13 @@ READ_BACK = ["external_id", "image_id", "finding", "reader", "verdict"]
 
 def check_kind(kind: Kind) -> None:
     """Check a declaration: it says what it is, and each option has one meaning among all installed judges."""
-    _require(bool(kind.name and kind.summary), f"{kind!r} has no name or no summary")
-    _require(bool(kind.extra) == bool(kind.packages), f"{kind.name}: an extra and its packages are named together")
+    require(bool(kind.name and kind.summary), f"{kind!r} has no name or no summary")
+    require(bool(kind.extra) == bool(kind.packages), f"{kind.name}: an extra and its packages are named together")
     if kind.options is not None:
         frozen = is_dataclass(kind.options) and kind.options.__dataclass_params__.frozen  # type: ignore[attr-defined]
-        _require(frozen, f"{kind.name}: {kind.options.__name__} is no frozen dataclass")
+        require(frozen, f"{kind.name}: {kind.options.__name__} is no frozen dataclass")
     if isinstance(kind, JudgeKind):
-        _require(kind.form.partition(":")[0] == kind.name, f"{kind.name}: {kind.form} does not begin with its name")
+        require(kind.form.partition(":")[0] == kind.name, f"{kind.name}: {kind.form} does not begin with its name")
         _check_options(kind)
 
 
@@ -45,14 +36,13 @@ def _check_options(kind: JudgeKind) -> None:
     takes = inspect.signature(kind.open).parameters
     anything = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes.values())
     for name in options_of(kind.options):
-        _require(name not in shared, f"{kind.name}: {name} is an option of every judge. Call yours otherwise")
+        require(name not in shared, f"{kind.name}: {name} is an option of every judge. Call yours otherwise")
         # What is learnt on features takes its options from the task, not from what opens its backbone.
         known = anything or name in takes or kind.runs == "learn"
-        _require(known, f"{kind.name}: it declares {name}, which its `open` does not take")
+        require(known, f"{kind.name}: it declares {name}, which its `open` does not take")
         for other in JUDGES.every():
-            if name in options_of(other.options):
-                alike = _type(kind, name) == _type(other, name)
-                _require(alike, f"{kind.name}: {name} is of another type in {other.name}. Call yours otherwise")
+            alike = name not in options_of(other.options) or _type(kind, name) == _type(other, name)
+            require(alike, f"{kind.name}: {name} is of another type in {other.name}. Call yours otherwise")
 
 
 def _type(kind: JudgeKind, name: str) -> Any:
@@ -93,15 +83,15 @@ def check_export(kind: ExportKind, films: Films | None = None, reviews: pl.DataF
     known = films or Films(sizes=dict.fromkeys(sent["image_id"], (SIDE_PX, SIDE_PX)))
     before = sent.clone()
     written = kind.write(sent, known)
-    _require(isinstance(written, Written), f"{kind.name}: write gives {type(written).__name__}, not Written")
-    _require(sent.equals(before), f"{kind.name}: write changes the table that it is handed")
+    require(isinstance(written, Written), f"{kind.name}: write gives {type(written).__name__}, not Written")
+    require(sent.equals(before), f"{kind.name}: write changes the table that it is handed")
     files = written.files
-    _require(bool(files), f"{kind.name}: nothing is written")
-    _require(all(isinstance(content, bytes) for content in files.values()), f"{kind.name}: a file is not bytes")
-    _require("" not in files or len(files) == 1, f"{kind.name}: one file has no name, so there may be no other")
-    _require(not any("/" in name for name in files), f"{kind.name}: a name with a / would leave the folder")
+    require(bool(files), f"{kind.name}: nothing is written")
+    require(all(isinstance(content, bytes) for content in files.values()), f"{kind.name}: a file is not bytes")
+    require("" not in files or len(files) == 1, f"{kind.name}: one file has no name, so there may be no other")
+    require(not any("/" in name for name in files), f"{kind.name}: a name with a / would leave the folder")
     if "" in files and kind.content == "json":
-        _require(kind.is_ours(json.loads(files[""])), f"{kind.name}: is_ours does not know what write gives")
+        require(kind.is_ours(json.loads(files[""])), f"{kind.name}: is_ours does not know what write gives")
     if "" in files and kind.read is not None:
         _check_back(kind, kind.read(files[""], "a file"), sent)
     if "" not in files and kind.read_folder is not None:
@@ -109,18 +99,13 @@ def check_export(kind: ExportKind, films: Films | None = None, reviews: pl.DataF
 
 
 def _check_back(kind: ExportKind, found: Any, sent: pl.DataFrame) -> None:
-    _require(isinstance(found, Found), f"{kind.name}: read gives {type(found).__name__}, not Found")
-    _require(found.table.schema == KEPT, f"{kind.name}: read gives other columns than KEPT of bpals.reviews.exchange")
-    _require(not found.table.is_empty(), f"{kind.name}: nothing of what was written is read")
+    require(isinstance(found, Found), f"{kind.name}: read gives {type(found).__name__}, not Found")
+    require(found.table.schema == KEPT, f"{kind.name}: read gives other columns than KEPT of bpals.reviews.exchange")
+    require(not found.table.is_empty(), f"{kind.name}: nothing of what was written is read")
     columns = KEPT.names() if kind.whole else READ_BACK
-    back, wanted = found.table.select(columns), sent.select(columns)
-    if kind.whole:
-        _require(back.height == sent.height, f"{kind.name}: of {sent.height} reads {back.height} come back")
-    wanted = wanted.filter(pl.col("external_id").is_in(back["external_id"].implode()))
-    same = back.sort("external_id").equals(wanted.sort("external_id"))
-    _require(same, f"{kind.name}: a read comes back otherwise than it was written")
-
-
-def _require(kept: bool, broken: str) -> None:  # noqa: FBT001  the one thing it takes
-    if not kept:
-        raise ContractBroken(broken)
+    back = found.table.select(columns).sort("external_id")
+    whole = not kind.whole or back.height == sent.height
+    require(whole, f"{kind.name}: of {sent.height} reads {back.height} come back")
+    wanted = sent.select(columns).filter(pl.col("external_id").is_in(back["external_id"].implode()))
+    same = back.equals(wanted.sort("external_id"))
+    require(same, f"{kind.name}: a read comes back otherwise than it was written")

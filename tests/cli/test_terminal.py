@@ -1,4 +1,4 @@
-"""The live line of a judge run: what it says, and to whom."""
+"""What the commands share: options, tables, and the live line of a judge run."""
 
 import contextlib
 import os
@@ -6,11 +6,12 @@ import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import shape
-from bpals.cli.terminal import LiveLine, line_of, span
+from bpals.cli.terminal import LiveLine, given_files, line_of, span
 from bpals.judges.runner.progress import Snapshot
 from bpals.types import Usage
 from world.snapshots import assert_snapshot
@@ -37,9 +38,9 @@ def test_the_live_line_says_all_that_counts():
 
 def test_the_live_line_before_the_first_reply():
     """Nothing is divided by nothing, no time is promised, and what there is none of is left out."""
-    assert line_of(Snapshot(films_all=3)) == "0/3 films"
-    assert line_of(Snapshot(films_all=1)) == "0/1 film"
-    assert line_of(Snapshot(films_all=3, limit=64)) == "0/3 films | 0/64 in flight"
+    assert line_of(Snapshot(films_all=3)) == "0/3 images"
+    assert line_of(Snapshot(films_all=1)) == "0/1 image"
+    assert line_of(Snapshot(films_all=3, limit=64)) == "0/3 images | 0/64 in flight"
 
 
 def test_the_live_line_of_a_stage_names_it():
@@ -61,7 +62,7 @@ def test_where_nobody_watches_the_line_is_silent_at_first(capsys):
     """A log is not filled: a plain line comes every ten seconds; what must be read comes at once."""
     with LiveLine() as line:
         line.draw(Snapshot(films_all=3))
-        line.say("[bold]odd[/bold]")
+        line.note("[bold]odd[/bold]")
     assert capsys.readouterr().err == "note: [bold]odd[/bold]\n"
 
 
@@ -70,7 +71,7 @@ from bpals.cli.terminal import LiveLine
 from bpals.judges.runner.progress import Snapshot
 
 with LiveLine() as line:
-    line.say("one film is odd")
+    line.note("one film is odd")
     line.draw(Snapshot(films_done=7, films_all=600, eta_s=130))
 print("done")
 """
@@ -92,6 +93,18 @@ def test_on_a_terminal_the_line_is_drawn_whole_and_wiped(tmp_path):
     assert process.returncode == 0
     text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", shown.decode()).split())
     assert "note: one film is odd" in text
-    assert "7/600 films" in text
+    assert "7/600 images" in text
     assert "2:10 min left" in text
     assert text.endswith("done")
+
+
+def test_one_file_is_heard():
+    """Or none."""
+    assert given_files([Path("reads.csv")]) == Path("reads.csv")
+    assert given_files(None) is None
+    assert given_files([]) is None
+
+
+def test_several_files_are_all_heard():
+    """In the order in which they were named."""
+    assert given_files([Path("a.csv"), Path("b.csv")]) == [Path("a.csv"), Path("b.csv")]

@@ -32,7 +32,7 @@ def test_reads_go_in_and_out(home, tmp_path, capsys):
     line = ["review", "import", tmp_path / "sheet.csv", "--workspace", home]
     code, printed, noted = typed(capsys, *line)
     assert code == 0
-    assert mentions(printed, "5 reads", str(tmp_path / "sheet.csv"), "5 are new, 0", "films: 2, readers: 2")
+    assert mentions(printed, "5 reads", str(tmp_path / "sheet.csv"), "5 are new, 0", "images: 2, readers: 2")
     assert mentions(noted, "note: Fracture", "2 reads", "1 present")
     assert mentions(typed(capsys, *line)[1], "0 are new, 5")
     code, printed, _ = typed(capsys, "review", "export", "--out", tmp_path / "out.csv", "--workspace", home)

@@ -141,7 +141,7 @@ def test_the_card_says_who_it_is_and_what_it_is_worth(judged, capsys):
     for words in (
         "Sharp-1",
         "c0ffee",
-        "600 films, 1,800 pairs: 1,800 answered",
+        "600 images, 1,800 pairs: 1,800 answered",
         "forbids commercial use",
         "experts",
         ".92",

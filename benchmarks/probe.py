@@ -33,7 +33,7 @@ from bpals.findings import AIRSPACE_OPACITY, NODULE_OR_MASS, Group
 from bpals.images.collection import open_shelf
 from bpals.images.stream import Look, looked
 from bpals.judges.backbone import built_file, open_backbone
-from bpals.judges.linear_probe import Features, ProbeJudge
+from bpals.judges.linear_probe import ProbeJudge
 from bpals.judges.record import RecordJudge, fold_of, state_matrix
 from bpals.metrics import Curve
 from bpals.numeric import patients
@@ -41,7 +41,7 @@ from bpals.optional import import_silent
 from bpals.reviews import verdicts
 from bpals.score.intervals import Resamples, Resampling, interval
 from bpals.sources import nih
-from bpals.store.features import FeatureCache
+from bpals.store.features import FeatureCache, StoredFeatures
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge import Order
 from bpals.tasks.probe import EYE, run_probe
@@ -248,7 +248,7 @@ def _memory_of_learning() -> bool:
     return bool(grown <= MOST_BYTES)
 
 
-class Noise:
+class Noise(StoredFeatures):
     """Features that are made when they are read, and nowhere kept."""
 
     def __init__(self, image_ids: list[str]) -> None:
@@ -267,7 +267,7 @@ def learn(count: int) -> None:
     dataset = nih.load()
     films = dataset.images.head(count)
     claims = dataset.claims.join(films, on="image_id", how="semi", maintain_order="left")
-    noise: Features = Noise(films["image_id"].to_list())
+    noise = Noise(films["image_id"].to_list())
     began = time.process_time()
     ProbeJudge().read(films, claims, dataset.vocabulary, noise)
     print(json.dumps({"cpu_s": time.process_time() - began, "peak_mb": peak_mb()}))
@@ -282,7 +282,7 @@ def look(images: Path, count: int) -> None:
     print(json.dumps({"cpu_s": cpu_s, "peak_mb": peak_mb(), "looking_mb": children.peak_mb}))
 
 
-def _features(given: Given) -> Features:
+def _features(given: Given) -> StoredFeatures:
     """Give the features of all films; the first time they are looked at, and the probe is sealed."""
     backbone = open_backbone()
     if "probe-lite0" not in Workspace(given.workspace).judge_names():

@@ -256,10 +256,10 @@ class Noise(StoredFeatures):
         self.image_ids = image_ids
         self.width = WIDTH
 
-    def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+    def rows(self, start: int, stop: int) -> npt.NDArray[np.float16]:
         """Draw some rows; the same ones each time."""
         stop = min(stop, len(self.image_ids))
-        return np.random.default_rng(start).normal(size=(stop - start, WIDTH)).astype(np.float32)
+        return np.random.default_rng(start).normal(size=(stop - start, WIDTH)).astype(np.float16)
 
 
 def learn(count: int) -> None:

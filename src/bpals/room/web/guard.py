@@ -89,7 +89,7 @@ NOT_FOUND = Problem(status=404, code="not_found", message="There is nothing here
 
 
 def problem_response(request: Request, problem: Problem, *, close: bool = False) -> Response:
-    """Tell a problem: a page to who asked for a page, else JSON."""
+    """Answer with a problem: as a page where a page was requested, else as JSON."""
     reference = getattr(request.state, "id", "")
     headers = {**problem.headers, **({"connection": "close"} if close else {})}
     to_look_at = request.method in {"GET", "HEAD"} and not request.url.path.startswith("/api/")
@@ -166,7 +166,7 @@ PAGES_AFTER_LOGIN = ("/read", "/adjudicate", "/progress", "/account")  # where o
 
 
 def first_page(account: Account, study: Study) -> str:
-    """Say where somebody goes who asked for nothing: to be handed a case, an adjudicator asks for it."""
+    """Give the page that somebody gets first: adjudicators settle, where the study settles; everybody else reads."""
     return "/adjudicate" if account.role == "adjudicator" and study.settles else PAGES_AFTER_LOGIN[0]
 
 

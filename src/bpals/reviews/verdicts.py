@@ -507,16 +507,9 @@ def _refuse_slip(word: str, known: Mapping[str, str], where: str) -> None:
 
 def _wide(sheet: Sheet, findings: Mapping[str, str]) -> pl.DataFrame:
     """Read a sheet with one column per finding: `findings` says which column means which."""
-    melted = (
-        _keyed(sheet)
-        .hstack(sheet.cells.select(list(findings)))
-        .unpivot(
-            list(findings),
-            index=["image_id", "reader", "split", INCLUSION, LINE],
-            variable_name="finding",
-            value_name="word",
-        )
-    )
+    keyed = _keyed(sheet)
+    cells = keyed.hstack(sheet.cells.select(list(findings)))
+    melted = cells.unpivot(list(findings), index=keyed.columns, variable_name="finding", value_name="word")
     return _as_verdicts(sheet, melted.with_columns(pl.col("finding").replace_strict(dict(findings))))
 
 

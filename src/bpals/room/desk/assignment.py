@@ -68,21 +68,11 @@ _OVERDUE = Ready(WHOLE.where(_PAST, _HELD))
 _FIRST_OVERDUE = Ready(select(READING.c.reading_id).where(_PAST, READING.c.state == "leased").limit(1))
 _READ_BY_ME = exists(literal(1)).where(READING.c.account_id == bindparam("reader"), READING.c.case_id == CASE.c.case_id)
 _OFFERED = and_(CASE.c.study_id == bindparam("study"), readings.STILL_OPEN, ~_READ_BY_ME)
-
-
-def _lowest(*more: Any) -> Ready:
-    from_floor = CASE.c.batch >= bindparam("floor")
-    return Ready(select(CASE.c.batch).where(_OFFERED, from_floor, *more).order_by(CASE.c.batch).limit(1))
-
-
-def _of_batch(*more: Any) -> Ready:
-    numbered = CASE.c.batch == bindparam("number")
-    return Ready(select(CASE.c.case_id, CASE.c.wanted, CASE.c.taken).where(_OFFERED, numbered, *more))
-
-
-_LOWEST, _OF_BATCH = _lowest(), _of_batch()
 _BEGUN = CASE.c.taken > 0
-_LOWEST_BEGUN, _BEGUN_OF_BATCH = _lowest(_BEGUN), _of_batch(_BEGUN)
+_lowest = select(CASE.c.batch).where(_OFFERED, CASE.c.batch >= bindparam("floor")).order_by(CASE.c.batch).limit(1)
+_LOWEST, _LOWEST_BEGUN = Ready(_lowest), Ready(_lowest.where(_BEGUN))
+_cases = select(CASE.c.case_id, CASE.c.wanted, CASE.c.taken).where(_OFFERED, CASE.c.batch == bindparam("number"))
+_OF_BATCH, _BEGUN_OF_BATCH = Ready(_cases), Ready(_cases.where(_BEGUN))
 
 
 def sweep(tx: Transaction) -> None:
@@ -252,8 +242,7 @@ def due_repeat(tx: Transaction, place: int) -> int | None:
 def why_none(tx: Transaction, stopped: str) -> tuple[readings.WhyNone, str]:
     """Say why there is no case for this reader now."""
     run, reader = tx.connection.execute, tx.account.account_id
-    live = select(CASE.c.case_id).where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0)
-    if run(live.limit(1)).first() is None:
+    if run(select(CASE.c.case_id).where(tx.live).limit(1)).first() is None:
         return "empty", "No film has been drawn for this study yet."
     mine, of_study = READING.c.account_id == reader, READING.c.study_id == tx.study_id
     skipped = run(
@@ -303,8 +292,8 @@ def check_drawn(cases: pl.DataFrame, findings: Sequence[str]) -> pl.DataFrame:
 
 def withdraw(tx: Transaction) -> int:
     """Offer no more the cases that nobody has opened, and say how many those were."""
-    unbegun = (CASE.c.study_id == tx.study_id) & (CASE.c.withdrawn == 0) & (CASE.c.taken == 0) & ~_HAS_READING
-    return tx.connection.execute(update(CASE).where(unbegun).values(withdrawn=1)).rowcount
+    unbegun = update(CASE).where(tx.live, CASE.c.taken == 0, ~_HAS_READING)
+    return tx.connection.execute(unbegun.values(withdrawn=1)).rowcount
 
 
 def add(tx: Transaction, pairs: pl.DataFrame, signal: str) -> int:
@@ -341,23 +330,15 @@ def add(tx: Transaction, pairs: pl.DataFrame, signal: str) -> int:
 
 def _live_cases(tx: Transaction) -> dict[str, tuple[int, bool]]:
     """Give the newest case of each film that is not withdrawn, and whether somebody has opened it."""
-    cases = (
-        select(CASE.c.image_id, CASE.c.case_id, _HAS_READING)
-        .where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0)
-        .order_by(CASE.c.case_id)
-    )
+    cases = select(CASE.c.image_id, CASE.c.case_id, _HAS_READING).where(tx.live).order_by(CASE.c.case_id)
     return {image_id: (case_id, bool(begun)) for image_id, case_id, begun in tx.connection.execute(cases)}
 
 
 def _asked(tx: Transaction) -> dict[str, set[str]]:
     """Give the findings that the live cases of each film ask already."""
-    pairs = (
-        select(CASE.c.image_id, DRAWN.c.finding)
-        .join_from(CASE, DRAWN, DRAWN.c.case_id == CASE.c.case_id)
-        .where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0)
-    )
+    pairs = select(CASE.c.image_id, DRAWN.c.finding).join_from(CASE, DRAWN, DRAWN.c.case_id == CASE.c.case_id)
     asked: dict[str, set[str]] = {}
-    for image_id, finding in tx.connection.execute(pairs):
+    for image_id, finding in tx.connection.execute(pairs.where(tx.live)):
         asked.setdefault(image_id, set()).add(finding)
     return asked
 

@@ -23,7 +23,7 @@ from bpals.room.desk.study import Account, Study, differences
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.review_rows import Rules, consensus, reviews
-from bpals.store.ledger.schema import CASE, STUDY, now
+from bpals.store.ledger.schema import STUDY, now
 
 _Given = TypeVar("_Given")
 _COUNT_S = 30.0  # how long the number of cases is believed: another process may draw
@@ -249,8 +249,7 @@ class Desk:
     def _expected(self, tx: Transaction) -> int:
         """Say about how many cases a reader will be handed; counting 100,000 takes a while, so it is remembered."""
         if self._of is None or time.monotonic() - self._of[0] > _COUNT_S:
-            live = select(func.count()).where(CASE.c.study_id == self.study_id, CASE.c.withdrawn == 0)
-            cases = int(tx.connection.execute(live).scalar_one())
+            cases = int(tx.connection.execute(select(func.count()).where(tx.live)).scalar_one())
             self._of = (time.monotonic(), round(cases * (1 + self.study.repeats)))
         return self._of[1]
 

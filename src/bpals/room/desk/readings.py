@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, literal, literal_column, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, literal, literal_column, select, update
 
 from bpals.errors import NotYours, Refused, StaleVersion
 from bpals.room.desk.study import Account, Study, Unmarked
@@ -288,6 +288,11 @@ class Transaction:
     def mine(self) -> dict[str, int]:
         """What a statement with MINE in it is run with."""
         return {"study": self.study_id, "reader": self.account.account_id}
+
+    @property
+    def live(self) -> ColumnElement[bool]:
+        """The cases of the study that are not withdrawn."""
+        return and_(CASE.c.study_id == self.study_id, CASE.c.withdrawn == 0)
 
     def findings_of(self, case_ids: Collection[int]) -> dict[int, tuple[str, ...]]:
         """Give the findings that each case asks, in the order of the study."""

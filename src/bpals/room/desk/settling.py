@@ -30,15 +30,12 @@ from bpals.store.ledger.schema import ADJUDICATION, CASE, HOW, READING, REVIEW, 
 
 MOST_CASES = 2**63  # a database keeps no larger number
 _CASE = Ready(select(CASE).where(CASE.c.case_id == bindparam("of_case")))
-_LOCKED_READS = Ready(
-    readings.WHOLE.where(READING.c.case_id == bindparam("of_case"), IS_LOCKED, FIRST_TIME).order_by(
-        READING.c.reading_id
-    )
-)
+_OF_CASE = READING.c.case_id == bindparam("of_case")
+_LOCKED_READS = Ready(readings.WHOLE.where(_OF_CASE, IS_LOCKED, FIRST_TIME).order_by(READING.c.reading_id))
 _REVIEWS = Ready(
     select(REVIEW)
     .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id)
-    .where(READING.c.case_id == bindparam("of_case"), REVIEW.c.repeat == 0)
+    .where(_OF_CASE, REVIEW.c.repeat == 0)
     .order_by(REVIEW.c.review_id)
 )
 _CALLED = Ready(update(CASE).where(CASE.c.case_id == bindparam("of_case")).values(wanted=bindparam("more")))

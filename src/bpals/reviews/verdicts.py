@@ -625,16 +625,9 @@ def _settled(kind: str, labels: _Labels) -> Reference:
     """Make one truth of each pair from rows that speak for all readers."""
     if labels.table["reader"].is_not_null().any():
         return _voted(kind, labels, None)
-    pairs = (
-        _definite(labels)
-        .group_by(PAIR, maintain_order=True)
-        .agg(
-            (pl.col("verdict") == "present").first().alias("present"),
-            pl.col("split").first(),
-            rows=pl.len(),
-            verdicts=pl.col("verdict").n_unique(),
-        )
-    )
+    by_pair = _definite(labels).group_by(PAIR, maintain_order=True)
+    present = (pl.col("verdict") == "present").first()
+    pairs = by_pair.agg(pl.col("split").first(), present=present, rows=pl.len(), verdicts=pl.col("verdict").n_unique())
     labels.count(
         "duplicates",
         pairs.filter((pl.col("rows") > 1) & (pl.col("verdicts") == 1)).height,

@@ -15,8 +15,8 @@ from bpals.room.people.accounts import AccountCard
 from bpals.room.people.oidc import FLOW_S, OidcFailed, Provider
 from bpals.room.people.sessions import Throttle
 from bpals.room.room import Room
-from bpals.room.web import payloads, server
-from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, Problem, TheRoom, first_page, token_of
+from bpals.room.web import guard, payloads, server
+from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, Problem, TheRoom, token_of
 from bpals.text import several
 
 router = APIRouter()
@@ -102,7 +102,7 @@ async def oidc(request: Request, body: payloads.NextBody, room: TheRoom) -> Resp
     provider = _provider(room)
     request.app.state.entrance.count(request)
     try:
-        address, signed = await to_thread.run_sync(provider.start, _safe(body.next))
+        address, signed = await to_thread.run_sync(provider.start, guard.page_after_login(body.next))
     except OidcFailed as failure:
         raise _declined(request, failure.code, NOT_VOUCHED) from failure
     response = JSONResponse({"next": address}, headers={"hx-redirect": address})
@@ -161,15 +161,12 @@ async def _let_in(request: Request, room: Room, account: Account, after: str) ->
 
     token = await to_thread.run_sync(begin)
     request.state.account = account
-    target = first_page(account, room.study) if _safe(after) == PAGES_AFTER_LOGIN[0] else _safe(after)
+    target = guard.page_after_login(after)
+    if target == PAGES_AFTER_LOGIN[0]:
+        target = guard.first_page(account, room.study)
     response = JSONResponse({"next": target}, headers={"hx-redirect": target})
     _set_cookie(room, response, room.settings.cookie, token, int(room.settings.stay_s))
     return response
-
-
-def _safe(after: str) -> str:
-    """Give the page to go to next: one of ours, whatever was asked for."""
-    return after if after in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
 
 
 def _provider(room: Room) -> Provider:

@@ -23,7 +23,6 @@ from bpals.numeric import PAIR, majority, patients
 from bpals.reviews.verdicts import DEFINITE
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
 # In this order a hedge lies between the two; an unreadable film is no read of the finding.
@@ -136,7 +135,7 @@ def side_by_side(some: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def between(pairs: pl.DataFrame, images: pl.DataFrame, bootstrap: Bootstrap) -> list[Row]:
-    """Say how far two of a kind agree: rows for each first, second and finding, and for their mean over findings.
+    """Say how far two raters agree: one row per first, second and finding, and one for their mean over findings.
 
     `pairs` are of `side_by_side` or `against_the_others`.
     """

@@ -29,20 +29,19 @@ def write(reviews: pl.DataFrame, films: Films) -> Written:
     for film, number in names.items():
         width, height = films.sizes.get(film, (None, None))
         images.append({"id": number, "file_name": film, "width": width, "height": height})
-    annotations: list[dict[str, Any]] = []
-    for row in boxed.iter_rows(named=True):
-        for box in boxes_of(row["box"]):
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": names[row["image_id"]],
-                    "category_id": kinds[row["finding"]],
-                    "bbox": box,
-                    "area": box[2] * box[3],
-                    "iscrowd": 0,
-                    "attributes": {name: row[name] for name in (*_ATTRIBUTES, *_TRUTH)},
-                }
-            )
+    drawn = [(row, box) for row in boxed.iter_rows(named=True) for box in boxes_of(row["box"])]
+    annotations = [
+        {
+            "id": number,
+            "image_id": names[row["image_id"]],
+            "category_id": kinds[row["finding"]],
+            "bbox": box,
+            "area": box[2] * box[3],
+            "iscrowd": 0,
+            "attributes": {name: row[name] for name in (*_ATTRIBUTES, *_TRUTH)},
+        }
+        for number, (row, box) in enumerate(drawn, start=1)
+    ]
     whole = {
         "info": {"description": "boxes that readers drew; written by bpals"},
         "images": images,

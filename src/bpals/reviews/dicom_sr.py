@@ -91,19 +91,19 @@ def _quiet() -> Iterator[None]:
 def _report(rows: list[Row], content: bytes) -> tuple[str, bytes]:
     film = _film(content)
     groups = [group for row in rows for group in _groups(row, film)]
-    return _document(film, groups, _by_person(rows[0]["reader"]), [str(row["external_id"]) for row in rows])
+    return _document(film, groups, rows[0]["reader"], [str(row["external_id"]) for row in rows])
 
 
 def _truth(rows: list[Row], content: bytes) -> tuple[str, bytes]:
     """Write the report of what the readers of a film came to."""
-    film, by = _film(content), rows[0]["truth_by"]
+    film = _film(content)
     known = [f"{SETTLED} {row['study']} {row['image_id']} {row['finding']} {row['truth_at']}" for row in rows]
     groups = []
     for row, identifier in zip(rows, known, strict=True):
         group = _verdict_group(row["finding"], row["truth"], SETTLED, identifier, film)
         _add_texts(group, row, ("study", *TRUTH.names()))
         groups.append(group)
-    return _document(film, groups, _by_device() if by is None else _by_person(by), known)
+    return _document(film, groups, rows[0]["truth_by"], known)
 
 
 def _film(content: bytes) -> Any:
@@ -117,27 +117,26 @@ def _film(content: bytes) -> Any:
     return film
 
 
-def _by_person(name: str) -> dict[str, Any]:
+def _observer(name: str | None) -> Any:
+    """Give who reports: a person, or the device bpals where there is none."""
     sr, codes = _highdicom()
-    with _quiet():
-        who = sr.PersonObserverIdentifyingAttributes(name=_person(name), login_name=name)
-        kind = sr.CodedConcept.from_code(codes.DCM.Person)
-        return {"observer_person_context": sr.ObserverContext(kind, who)}
+    if name is None:
+        device = sr.DeviceObserverIdentifyingAttributes(uid=_uid("device"), name="bpals")
+        context = sr.ObserverContext(sr.CodedConcept.from_code(codes.DCM.Device), device)
+        return sr.ObservationContext(observer_device_context=context)
+    # DICOM writes a person with these characters as marks: they would part the name.
+    plain = "".join(" " if letter in "^=\\" else letter for letter in name)[:MOST_MEANING]
+    person = sr.PersonObserverIdentifyingAttributes(name=plain, login_name=name)
+    context = sr.ObserverContext(sr.CodedConcept.from_code(codes.DCM.Person), person)
+    return sr.ObservationContext(observer_person_context=context)
 
 
-def _by_device() -> dict[str, Any]:
-    sr, codes = _highdicom()
-    what = sr.DeviceObserverIdentifyingAttributes(uid=_uid("device"), name="bpals")
-    kind = sr.CodedConcept.from_code(codes.DCM.Device)
-    return {"observer_device_context": sr.ObserverContext(kind, what)}
-
-
-def _document(film: Any, groups: list[Any], observer: dict[str, Any], known: list[str]) -> tuple[str, bytes]:
+def _document(film: Any, groups: list[Any], by: str | None, known: list[str]) -> tuple[str, bytes]:
     """Write one report, and name its file after what it says, never after the patient."""
     sr, codes = _highdicom()
     with _quiet():
         report = sr.MeasurementReport(
-            observation_context=sr.ObservationContext(**observer),
+            observation_context=_observer(by),
             procedure_reported=codes.SCT.ImagingProcedure,
             imaging_measurements=groups,
             title=codes.DCM.ImagingMeasurementReport,
@@ -181,12 +180,14 @@ def _groups(row: Row, film: Any) -> list[Any]:
 
 
 def _verdict_group(finding: str, verdict: str, session: str, identifier: str, film: Any) -> Any:
-    sr, _ = _highdicom()
+    sr, codes = _highdicom()
+    coded = {"present": codes.SCT.Present, "absent": codes.SCT.Absent, "uncertain": codes.SCT.Uncertain}
+    value = coded.get(verdict) or _code(verdict)
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(uid=_uid("review", identifier), identifier=identifier),
         finding_type=_code(finding),
         session=session,
-        qualitative_evaluations=[sr.QualitativeEvaluation(name=_code("verdict"), value=_verdict(verdict))],
+        qualitative_evaluations=[sr.QualitativeEvaluation(name=_code("verdict"), value=value)],
         source_images=[sr.SourceImageForMeasurementGroup(**_source(film))],
     )
 
@@ -208,17 +209,6 @@ def _source(film: Any) -> dict[str, Any]:
 def _code(word: str) -> Any:
     sr, _ = _highdicom()
     return sr.CodedConcept(value=word[:MOST_MEANING], scheme_designator=SCHEME, meaning=word[:MOST_MEANING])
-
-
-def _verdict(verdict: str) -> Any:
-    _, codes = _highdicom()
-    known = {"present": codes.SCT.Present, "absent": codes.SCT.Absent, "uncertain": codes.SCT.Uncertain}
-    return known.get(verdict) or _code(verdict)
-
-
-def _person(reader: str) -> str:
-    """Write a reader as DICOM writes a person: these characters would part the name."""
-    return "".join(" " if letter in "^=\\" else letter for letter in reader)[:MOST_MEANING]
 
 
 def _uid(*words: str) -> str:

@@ -67,7 +67,12 @@ def _held(connection: Connection) -> pl.DataFrame:
     studies = [tuple(row) for row in connection.execute(select(STUDY.c.study_id, STUDY.c.name))]
     names = pl.DataFrame(studies, schema={"study_id": pl.Int64, "study": pl.String}, orient="row")
     held = reviews(connection).join(names, on="study_id", how="left", maintain_order="left")
-    return _known_by_their_reading(held.with_columns(pl.col("verdict").cast(pl.String)))
+    # What was read here is known by reading, phase, round and finding; the number tells amendments apart.
+    same = ["reading_id", "study", "image_id", "reader", "phase", "round", "finding"]
+    number = pl.int_range(pl.len()).over(same)
+    reading = pl.coalesce("reading_id", pl.format("{}/{}/{}", pl.col("study").fill_null(""), "image_id", "reader"))
+    made = pl.format("{}/{}/{}/{}/{}", reading, "phase", "round", number, "finding")
+    return held.with_columns(pl.col("verdict").cast(pl.String), external_id=pl.coalesce("external_id", made))
 
 
 def _reasons(connection: Connection) -> pl.DataFrame:
@@ -112,27 +117,16 @@ def truths_of(table: pl.DataFrame, *apart: str) -> dict[str, list[list[dict[str,
     return films
 
 
-def _known_by_their_reading(reviews: pl.DataFrame) -> pl.DataFrame:
-    """Name what was read here: reading, phase, round and finding; the number tells amendments apart."""
-    same = ["reading_id", "study", "image_id", "reader", "phase", "round", "finding"]
-    number = pl.int_range(pl.len()).over(same)
-    reading = pl.coalesce("reading_id", pl.format("{}/{}/{}", pl.col("study").fill_null(""), "image_id", "reader"))
-    named = pl.format("{}/{}/{}/{}/{}", reading, "phase", "round", number, "finding")
-    return reviews.with_columns(external_id=pl.coalesce("external_id", named))
-
-
 def identified(reviews: pl.DataFrame) -> pl.DataFrame:
     """Give an id to every read that came without one, made of its content; the same read twice in a file is two."""
-    blank = reviews.filter(pl.col("external_id").is_null()).select(_IDENTITY)
-    seen: Counter[tuple[Any, ...]] = Counter()
-    made = []
-    for read in blank.iter_rows():
+    seen: Counter[str] = Counter()
+    ids = []
+    for known, *read in reviews.select("external_id", *_IDENTITY).iter_rows():
         text = json.dumps(read, ensure_ascii=False, separators=(",", ":"))
-        made.append(f"read-{hashlib.sha256(text.encode()).hexdigest()[:32]}-{seen[read]}")
-        seen[read] += 1
-    ids = iter(made)
-    filled = [next(ids) if known is None else known for known in reviews["external_id"]]
-    return reviews.with_columns(pl.Series("external_id", filled, dtype=pl.String))
+        made = f"read-{hashlib.sha256(text.encode()).hexdigest()[:32]}-{seen[text]}"
+        ids.append(made if known is None else known)
+        seen[text] += known is None
+    return reviews.with_columns(pl.Series("external_id", ids, dtype=pl.String))
 
 
 def add_reviews(connection: Connection, reviews: pl.DataFrame, source: str) -> pl.DataFrame:
@@ -296,7 +290,7 @@ def _refuse(table: pl.DataFrame, name: str, wrong: pl.Expr, message: str, column
 
 
 def standing(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
-    """Leave out what was replaced or undone where it comes from: here it would vote again."""
+    """Leave out reads that were replaced or undone before the file was written: here they would vote again."""
     kept = table.filter(pl.col("stands") == 1)
     count = table.height - kept.height
     message = f"{several(count, 'read was', 'reads were')} replaced or undone before the file was written: left out"

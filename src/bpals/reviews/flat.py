@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+from dataclasses import replace
 
 import polars as pl
 
@@ -103,12 +104,6 @@ CSV = ExportKind(
     whole=True,
     endings=(".csv",),
 )
-PARQUET = ExportKind(
-    name="parquet",
-    summary="the same table with its types",
-    write=write_parquet,
-    read=read,
-    content="table",
-    whole=True,
-    endings=(".parquet",),
+PARQUET = replace(
+    CSV, name="parquet", summary="the same table with its types", write=write_parquet, endings=(".parquet",)
 )

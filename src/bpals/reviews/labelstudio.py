@@ -18,21 +18,8 @@ import polars as pl
 
 from bpals.errors import TruthError
 from bpals.registry import ExportKind
-from bpals.reviews.exchange import (
-    KEPT,
-    REASON,
-    TRUTH,
-    Films,
-    Found,
-    Written,
-    as_boxes,
-    boxes_of,
-    loaded,
-    no_reads,
-    not_drawn,
-    table_of,
-    truths_of,
-)
+from bpals.reviews import exchange
+from bpals.reviews.exchange import KEPT, REASON, TRUTH, Films, Found, Written, as_boxes, boxes_of
 from bpals.reviews.verdicts import counted
 
 # What the choices of one annotation have in common.
@@ -46,55 +33,41 @@ Row = dict[str, Any]
 
 def write(reviews: pl.DataFrame, films: Films) -> Written:
     """Write tasks with annotations, as `Import` takes them."""
-    tasks, unsized, truths = [], 0, truths_of(reviews)
+    tasks, unsized, truths = [], 0, exchange.truths_of(reviews)
     for number, (film, part) in enumerate(reviews.group_by("image_id", maintain_order=True), start=1):
         size = films.sizes.get(str(film[0]))
         unsized += 0 if size else part["box"].drop_nulls().len()
-        annotations = [
-            _annotation(rows.rows(named=True), size) for _, rows in part.group_by(READING, maintain_order=True)
-        ]
+        annotations = [_reading(rows.rows(named=True), size) for _, rows in part.group_by(READING, maintain_order=True)]
         annotations += [_truth(rows) for rows in truths.get(str(film[0]), [])]
         data = {"image": film[0], "image_id": film[0]}
         tasks.append({"id": number, "data": data, "annotations": annotations, "predictions": []})
     content = json.dumps(tasks, ensure_ascii=False, indent=1).encode()
-    return Written(files={"": content}, notices=not_drawn(unsized))
+    return Written(files={"": content}, notices=exchange.not_drawn(unsized))
 
 
-def _annotation(rows: list[Row], size: tuple[int, int] | None) -> Row:
-    first = rows[0]
+def _reading(rows: list[Row], size: tuple[int, int] | None) -> Row:
     results = []
     for row in rows:
         drawn = [_rectangle(row, box, size) for box in boxes_of(row["box"])] if size else []
         meta = {OURS: {**{name: row[name] for name in (*KEPT.names(), REASON)}, "drawn": bool(drawn)}}
         results += [_choice(row["external_id"], row["finding"], row["verdict"], meta), *drawn]
-    return {
-        "result": results,
-        "was_cancelled": False,
-        "ground_truth": False,
-        "created_at": first["at"],
-        "lead_time": first["wall_s"],
-    }
+    return _annotation(results, truth=False, at=rows[0]["at"], seconds=rows[0]["wall_s"])
 
 
 def _truth(rows: list[Row]) -> Row:
     """Write what the readers of a film came to in one study."""
     names = ("study", "finding", *TRUTH.names())
-    results = [
-        _choice(
-            f"{row['study']} {row['image_id']} {row['finding']}",
-            row["finding"],
-            row["truth"],
-            {SETTLED: {name: row[name] for name in names}},
-        )
-        for row in rows
-    ]
-    return {
-        "result": results,
-        "was_cancelled": False,
-        "ground_truth": True,
-        "created_at": max(row["truth_at"] for row in rows),
-        "lead_time": None,
-    }
+    results = []
+    for row in rows:
+        identity = f"{row['study']} {row['image_id']} {row['finding']}"
+        meta = {SETTLED: {name: row[name] for name in names}}
+        results.append(_choice(identity, row["finding"], row["truth"], meta))
+    return _annotation(results, truth=True, at=max(row["truth_at"] for row in rows), seconds=None)
+
+
+def _annotation(results: list[Row], *, truth: bool, at: str, seconds: float | None) -> Row:
+    written = {"result": results, "was_cancelled": False, "ground_truth": truth}
+    return {**written, "created_at": at, "lead_time": seconds}
 
 
 def _choice(identity: str, finding: str, verdict: str, meta: Row) -> Row:
@@ -142,7 +115,7 @@ def is_ours(content: Any) -> bool:
 
 def read(content: bytes, name: str) -> Found:
     """Read tasks that were exported here or in Label Studio."""
-    tasks = loaded(content, name)
+    tasks = exchange.loaded(content, name)
     if not is_ours(tasks):
         raise TruthError(f"{name} is no list of Label Studio's tasks. Export it as JSON, not as JSON-MIN")
     rows: list[Row] = []
@@ -161,8 +134,8 @@ def read(content: bytes, name: str) -> Found:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise TruthError(f"{where} is not as Label Studio writes it. Export it again as JSON") from None
     message = f"{name}: {cancelled:,} annotations were skipped by their readers and are no reads"
-    notices = (*counted("skipped", cancelled, message), *no_reads(name, settled))
-    return Found(table=table_of(rows, name), notices=notices)
+    notices = (*counted("skipped", cancelled, message), *exchange.no_reads(name, settled))
+    return Found(table=exchange.table_of(rows, name), notices=notices)
 
 
 def _is_truth(result: Any) -> bool:
@@ -179,9 +152,14 @@ def _reads(task: Mapping[str, Any], annotation: Mapping[str, Any], where: str) -
             for label in each["value"].get("rectanglelabels", []):
                 rectangles.setdefault(_tag(label), []).append(each)
     texts = {each.get("from_name"): each["value"]["text"] for each in results if each.get("type") == "textarea"}
-    page = {"note": _joined(texts.get("note")), **_of_the_film(results)}
-    for each in results:
-        if each.get("type") == "choices" and each.get("from_name") not in page:
+    note = texts.get("note")
+    choices = [each for each in results if each.get("type") == "choices"]
+    chosen = {each.get("from_name"): each["value"].get("choices", []) for each in choices}
+    # Quality and devices are about the film itself, where a page asks for them under these names.
+    page = {"note": "\n".join(note) if isinstance(note, list) else note}
+    page |= {name: chosen[name][0] for name in ("quality", "devices") if chosen.get(name)}
+    for each in choices:
+        if each.get("from_name") not in page:
             drawn = rectangles.pop(_tag(str(each["from_name"])), [])
             yield _read(task, annotation, each, drawn, page, where)
     for drawn in rectangles.values():
@@ -238,18 +216,6 @@ def _pixels(rectangle: Row, where: str) -> list[float]:
         return [round(share * side / 100, 3) for share, side in zip(sides, size, strict=True)]
     except (KeyError, TypeError):
         raise TruthError(f"{where}: a rectangle has no place or no original_width. Export it as JSON") from None
-
-
-def _of_the_film(results: list[Row]) -> Row:
-    """Read quality and devices, which are about the film itself, where a page asks for them under these names."""
-    chosen = {
-        each.get("from_name"): each["value"].get("choices", []) for each in results if each.get("type") == "choices"
-    }
-    return {name: chosen[name][0] for name in ("quality", "devices") if chosen.get(name)}
-
-
-def _joined(text: Any) -> str | None:
-    return "\n".join(text) if isinstance(text, list) else text
 
 
 def _who(completed_by: Any) -> str | None:

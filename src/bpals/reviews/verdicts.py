@@ -507,16 +507,9 @@ def _refuse_slip(word: str, known: Mapping[str, str], where: str) -> None:
 
 def _wide(sheet: Sheet, findings: Mapping[str, str]) -> pl.DataFrame:
     """Read a sheet with one column per finding: `findings` says which column means which."""
-    melted = (
-        _keyed(sheet)
-        .hstack(sheet.cells.select(list(findings)))
-        .unpivot(
-            list(findings),
-            index=["image_id", "reader", "split", INCLUSION, LINE],
-            variable_name="finding",
-            value_name="word",
-        )
-    )
+    keyed = _keyed(sheet)
+    cells = keyed.hstack(sheet.cells.select(list(findings)))
+    melted = cells.unpivot(list(findings), index=keyed.columns, variable_name="finding", value_name="word")
     return _as_verdicts(sheet, melted.with_columns(pl.col("finding").replace_strict(dict(findings))))
 
 
@@ -632,16 +625,9 @@ def _settled(kind: str, labels: _Labels) -> Reference:
     """Make one truth of each pair from rows that speak for all readers."""
     if labels.table["reader"].is_not_null().any():
         return _voted(kind, labels, None)
-    pairs = (
-        _definite(labels)
-        .group_by(PAIR, maintain_order=True)
-        .agg(
-            (pl.col("verdict") == "present").first().alias("present"),
-            pl.col("split").first(),
-            rows=pl.len(),
-            verdicts=pl.col("verdict").n_unique(),
-        )
-    )
+    by_pair = _definite(labels).group_by(PAIR, maintain_order=True)
+    present = (pl.col("verdict") == "present").first()
+    pairs = by_pair.agg(pl.col("split").first(), present=present, rows=pl.len(), verdicts=pl.col("verdict").n_unique())
     labels.count(
         "duplicates",
         pairs.filter((pl.col("rows") > 1) & (pl.col("verdicts") == 1)).height,

@@ -19,14 +19,12 @@ from bpals.room.people.oidc import Provider
 from bpals.room.people.sessions import Sessions
 from bpals.types import Refusal
 
-Kind = Literal["png8", "grey16"]
-
 
 class Rendition(Protocol):
     """A film as a browser gets it, decoded and encoded again by us: `images.rendition` makes them."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> Literal["png8", "grey16"]:
         """png8: a PNG; grey16: gzip."""
 
     @property

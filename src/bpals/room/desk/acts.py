@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, literal, select, update
+from sqlalchemy import Row, bindparam, func, select, update
 
 from bpals.errors import NotNow
 from bpals.room.desk import readings
 from bpals.room.desk.assignment import finish_blind
-from bpals.room.desk.readings import (
-    Answer,
-    Request,
-    Saved,
-    Spent,
-    Transaction,
-    Verdict,
-    check_answer,
-    check_reason,
-    check_spent,
-    complete,
-    review_row,
-)
+from bpals.room.desk.readings import FIRST_TIME, IS_LOCKED, MINE, Answer, Request, Saved, Spent, Transaction, Verdict
 from bpals.room.desk.settling import settle
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.review_rows import store_reviews
@@ -31,31 +21,15 @@ from bpals.text import several
 
 _INCLUSION = Ready(select(DRAWN.c.finding, DRAWN.c.inclusion).where(DRAWN.c.case_id == bindparam("of_case")))
 _OTHERS_LOCKED = Ready(
-    readings.WHOLE.where(
-        READING.c.study_id == bindparam("study"),
-        READING.c.account_id == bindparam("reader"),
-        READING.c.state == "locked",
-        READING.c.reading_id != bindparam("but"),
-    )
+    readings.WHOLE.where(MINE, READING.c.state == "locked", READING.c.reading_id != bindparam("but"))
 )
 _LAST_LOCK = Ready(
     select(READING.c.locked)
-    .where(
-        READING.c.study_id == bindparam("study"),
-        READING.c.account_id == bindparam("reader"),
-        READING.c.locked.is_not(None),
-        READING.c.reading_id != bindparam("but"),
-    )
+    .where(MINE, READING.c.locked.is_not(None), READING.c.reading_id != bindparam("but"))
     .order_by(READING.c.position.desc())
     .limit(1)
 )
-_LOCKED = Ready(
-    select(func.count()).where(
-        READING.c.study_id == bindparam("study"),
-        READING.c.state.in_([literal("locked"), literal("done")]),
-        READING.c.slot.not_like("repeat %"),
-    )
-)
+_LOCKED = Ready(select(func.count()).where(READING.c.study_id == bindparam("study"), IS_LOCKED, FIRST_TIME))
 
 
 def draft(tx: Transaction, request: Request, version: int, answer: Answer) -> Saved:
@@ -63,39 +37,27 @@ def draft(tx: Transaction, request: Request, version: int, answer: Answer) -> Sa
     row = _writable(tx, request.subject, version)
     if row.state == "skipped":
         raise NotNow("you skipped this case. Undo the skip, then write")
-    check_answer(answer, _findings(tx, row))
-    state = row.state
-    if row.state == "released" and readings.take_again(tx, row):
-        state = "leased"
-    new = readings.change(tx, row, answer=answer.as_json(), state=state, held_until=tx.lease_end)
-    return _finish(tx, request, row, state=state, version=new, detail={"answer": answer.as_dict()})
+    readings.check_answer(answer, _findings(tx, row))
+    state = "leased" if row.state == "released" and readings.take_again(tx, row) else row.state
+    return _save(tx, request, row, state, answer=answer, held_until=tx.lease_end)
 
 
 def lock(
     tx: Transaction, request: Request, version: int, answer: Answer, spent: Spent, signal: str | None = None
 ) -> Saved:
     """Store the blind read for good; `signal` is the version that the reader is shown next."""
-    row = readings.find(tx, request.subject)
-    if row.state in {"locked", "done"}:
-        raise NotNow("this case is locked: the blind read stands. To change it, amend it with a reason")
-    readings.check_version(tx, row, version)
+    row = _writable(tx, request.subject, version, blind=True)
     if row.state == "skipped":
         raise NotNow("you skipped this case. Undo the skip, then lock")
     verdicts = _verdicts(tx, row, answer, spent)
     if row.state == "released" and not readings.take_again(tx, row):
         # The case has all its readers: kept as a draft, nothing is lost and no reader too many counts.
-        new = readings.change(tx, row, answer=answer.as_json())
-        return _finish(
-            tx, request, row, state="released", version=new, detail={"answer": answer.as_dict(), "kept": True}
-        )
-    values = {"state": "locked", "locked": tx.now, "held_until": tx.lease_end}
-    values |= {} if signal is None else {"signal": signal}
-    new = readings.change(tx, row, answer=answer.as_json(), **values)
-    digests = _store(tx, row, answer, verdicts, phase="blind", spent=spent)
-    detail = {"answer": answer.as_dict(), "reviews": digests}
-    saved = _finish(tx, request, row, state="locked", version=new, detail=detail)
+        return _save(tx, request, row, "released", answer=answer, detail={"kept": True})
+    values = {"locked": tx.now, "held_until": tx.lease_end} | ({} if signal is None else {"signal": signal})
+    detail = {"reviews": _store(tx, row, answer, verdicts, phase="blind", spent=spent)}
+    saved = _save(tx, request, row, "locked", answer=answer, detail=detail, **values)
     if signal is not None:
-        _log_reveal(tx, row.reading_id, state="locked", version=new, signal=signal)
+        _log_reveal(tx, row.reading_id, state="locked", version=saved.version, signal=signal)
     _after_lock(tx, row)
     return saved
 
@@ -114,10 +76,8 @@ def second(tx: Transaction, request: Request, version: int, answer: Answer, spen
     seen = signal if signal is not None else row.signal
     if seen is None:
         raise NotNow("nothing was revealed of this case yet")
-    new = readings.change(tx, row, answer=answer.as_json(), state="done", signal=seen)
     digests = _store(tx, row, answer, verdicts, phase="second", spent=spent, signal=seen)
-    detail = {"answer": answer.as_dict(), "reviews": digests, "signal": seen}
-    return _finish(tx, request, row, state="done", version=new, detail=detail)
+    return _save(tx, request, row, "done", answer=answer, detail={"reviews": digests, "signal": seen}, signal=seen)
 
 
 def amend(tx: Transaction, request: Request, version: int, answer: Answer, reason: str) -> Saved:
@@ -127,13 +87,11 @@ def amend(tx: Transaction, request: Request, version: int, answer: Answer, reaso
         raise NotNow("this case is not locked: write and lock it, there is nothing to amend yet")
     readings.check_version(tx, row, version)
     findings = _findings(tx, row)
-    check_answer(answer, findings)
-    why = check_reason(reason)
-    verdicts = complete(answer, findings, tx.study.unmarked)
-    new = readings.change(tx, row, answer=answer.as_json())
+    readings.check_answer(answer, findings)
+    why = readings.check_reason(reason)
+    verdicts = readings.complete(answer, findings, tx.study.unmarked)
     digests = _store(tx, row, answer, verdicts, phase="amended", signal=row.signal)
-    detail = {"answer": answer.as_dict(), "reviews": digests, "reason": why}
-    saved = _finish(tx, request, row, state=row.state, version=new, detail=detail)
+    saved = _save(tx, request, row, row.state, answer=answer, detail={"reviews": digests, "reason": why})
     settle(tx, row.case_id)
     return saved
 
@@ -147,8 +105,7 @@ def skip(tx: Transaction, request: Request, version: int) -> Saved:
         raise NotNow("this case is locked, and is not left to others. Store the second read, or amend it with a reason")
     if row.state == "leased":
         readings.give_back(tx, row, "skipped")
-    new = readings.change(tx, row, state="skipped")
-    return _finish(tx, request, row, state="skipped", version=new, detail={})
+    return _save(tx, request, row, "skipped")
 
 
 def undo(tx: Transaction, request: Request, version: int) -> Saved:
@@ -156,9 +113,7 @@ def undo(tx: Transaction, request: Request, version: int) -> Saved:
     row = readings.find(tx, request.subject)
     readings.check_version(tx, row, version)
     if row.state == "locked" and not tx.study.reveal:
-        held = {"state": "leased", "locked": None, "held_until": tx.lease_end}
-        new = readings.change(tx, row, **held)
-        return _finish(tx, request, row, state="leased", version=new, detail={"undone": "lock"})
+        return _save(tx, request, row, "leased", detail={"undone": "lock"}, locked=None, held_until=tx.lease_end)
     if row.state == "locked" or (row.state == "done" and tx.study.reveal):
         raise NotNow("the label was shown after this lock: the blind read stands. To change it, amend it with a reason")
     if row.state == "done":
@@ -167,14 +122,13 @@ def undo(tx: Transaction, request: Request, version: int) -> Saved:
         raise NotNow("there is nothing to undo: the case is neither locked nor skipped")
     if not readings.take_again(tx, row):
         raise NotNow("the case that you skipped has gone to another reader; what you wrote is kept")
-    new = readings.change(tx, row)
-    return _finish(tx, request, row, state="leased", version=new, detail={"undone": "skip"})
+    return _save(tx, request, row, "leased", detail={"undone": "skip"})
 
 
-def _writable(tx: Transaction, reading_id: str, version: int) -> Any:
+def _writable(tx: Transaction, reading_id: str, version: int, *, blind: bool = False) -> Any:
     """Give a reading that its reader may still write to; after the lock only the second read may be drafted."""
     row = readings.find(tx, reading_id)
-    if row.state == "done" or (row.state == "locked" and not tx.study.reveal):
+    if row.state == "done" or (row.state == "locked" and (blind or not tx.study.reveal)):
         raise NotNow("this case is locked: the blind read stands. To change it, amend it with a reason")
     readings.check_version(tx, row, version)
     return row
@@ -183,21 +137,31 @@ def _writable(tx: Transaction, reading_id: str, version: int) -> Any:
 def _verdicts(tx: Transaction, row: Row[Any], answer: Answer, spent: Spent) -> dict[str, Verdict]:
     """Check an answer and its time, and give the verdict on every finding of the case."""
     findings = _findings(tx, row)
-    check_answer(answer, findings)
-    check_spent(spent)
-    return complete(answer, findings, tx.study.unmarked)
+    readings.check_answer(answer, findings)
+    readings.check_spent(spent)
+    return readings.complete(answer, findings, tx.study.unmarked)
 
 
 def _findings(tx: Transaction, row: Row[Any]) -> tuple[str, ...]:
     return tx.findings_of([row.case_id])[row.case_id]
 
 
-def _finish(
-    tx: Transaction, request: Request, row: Row[Any], *, state: str, version: int, detail: dict[str, Any]
+def _save(
+    tx: Transaction,
+    request: Request,
+    row: Row[Any],
+    state: str,
+    *,
+    answer: Answer | None = None,
+    detail: Mapping[str, Any] | None = None,
+    **values: Any,
 ) -> Saved:
-    reply = {"reading_id": row.reading_id, "version": version, "state": state}
-    entry = {**detail, "state": state, "version": version}
-    return request.finish(tx, reply, entry, reading_id=row.reading_id)
+    """Change the reading, write the entry of the log, and give the receipt."""
+    entry = dict(detail or {})
+    if answer is not None:
+        values["answer"], entry["answer"] = answer.as_json(), asdict(answer)
+    stands = {"state": state, "version": readings.change(tx, row, state=state, **values)}
+    return request.finish(tx, {"reading_id": row.reading_id, **stands}, entry | stands, reading_id=row.reading_id)
 
 
 def _store(
@@ -216,7 +180,10 @@ def _store(
         inclusion = dict.fromkeys(verdicts, max(filter(None, inclusion.values()), default=None))
     active, wall = _bounded(tx, row, spent)
     saw = phase == "second" or (phase == "amended" and tx.study.reveal)
-    same = review_row(
+    boxes: dict[str, list[list[float]]] = {}
+    for box in answer.boxes:
+        boxes.setdefault(box.finding, []).append([box.x, box.y, box.width, box.height])
+    same = readings.review_row(
         tx,
         row,
         phase,
@@ -237,16 +204,11 @@ def _store(
                 "verdict": verdict,
                 "confidence": answer.confidence.get(finding),
                 "inclusion": inclusion.get(finding),
-                "box": _boxes_of(answer, finding),
+                "box": json.dumps(boxes[finding]) if finding in boxes else None,
             }
             for finding, verdict in verdicts.items()
         ],
     )
-
-
-def _boxes_of(answer: Answer, finding: str) -> str | None:
-    boxes = [[box.x, box.y, box.width, box.height] for box in answer.boxes if box.finding == finding]
-    return json.dumps(boxes) if boxes else None
 
 
 def _bounded(tx: Transaction, row: Row[Any], spent: Spent | None) -> tuple[float | None, float | None]:
@@ -256,8 +218,8 @@ def _bounded(tx: Transaction, row: Row[Any], spent: Spent | None) -> tuple[float
     # A second read began at the lock; a first one not before the reader's last lock of another case.
     since = row.locked
     if since is None:
-        mine = {"study": tx.study_id, "reader": tx.account.account_id, "but": row.reading_id}
-        since = max(float(row.began), float(_LAST_LOCK.value(tx.connection, **mine) or 0.0))
+        last = _LAST_LOCK.value(tx.connection, **tx.mine, but=row.reading_id)
+        since = max(float(row.began), float(last or 0.0))
     wall = min(float(spent.wall_s), max(0.0, tx.now - float(since)))
     return min(float(spent.active_s), wall), wall
 
@@ -267,8 +229,7 @@ def _after_lock(tx: Transaction, row: Row[Any]) -> None:
     if tx.study.reveal:
         settle(tx, row.case_id)
     else:
-        mine = {"study": tx.study_id, "reader": tx.account.account_id, "but": row.reading_id}
-        for other in _OTHERS_LOCKED.rows(tx.connection, **mine):
+        for other in _OTHERS_LOCKED.rows(tx.connection, **tx.mine, but=row.reading_id):
             finish_blind(tx, other)
     limit = tx.study.stop_reads
     if limit is not None:

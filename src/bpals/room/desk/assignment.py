@@ -17,18 +17,7 @@ from sqlalchemy import Row, and_, bindparam, exists, func, insert, literal, or_,
 
 from bpals.errors import ContractBroken, NotNow, UnknownName, UsageError
 from bpals.room.desk import readings
-from bpals.room.desk.readings import (
-    STILL_OPEN,
-    WHOLE,
-    Answer,
-    BlindRead,
-    FinishedReading,
-    Saved,
-    Transaction,
-    Verdict,
-    WhyNone,
-    shuffled,
-)
+from bpals.room.desk.readings import FIRST_TIME, IS_LOCKED, MINE, WHOLE, Answer, Transaction, Verdict, shuffled
 from bpals.room.desk.settling import settle
 from bpals.room.desk.study import Study
 from bpals.store.ledger.backend import Ready, insert_new
@@ -65,50 +54,25 @@ BLANK = Answer().as_json()
 PLENTY, SPARE = 12, 3
 _INSERT = Ready(insert(READING))
 
-_MINE = and_(READING.c.study_id == bindparam("study"), READING.c.account_id == bindparam("reader"))
-_IN_HAND = Ready(WHOLE.where(_MINE, READING.c.state.in_([literal("leased"), literal("locked")])))
+_HELD = READING.c.state.in_([literal("leased"), literal("locked")])
+_IN_HAND = Ready(WHOLE.where(MINE, _HELD))
 _RETURNED = Ready(
-    WHOLE.where(
-        _MINE, READING.c.state == "released", or_(CASE.c.taken < CASE.c.wanted, READING.c.slot.like("repeat %"))
-    )
+    WHOLE.where(MINE, READING.c.state == "released", or_(CASE.c.taken < CASE.c.wanted, ~FIRST_TIME))
     .order_by(READING.c.position)
     .limit(1)
 )
-_SKIPPED = Ready(WHOLE.where(_MINE, READING.c.state == "skipped"))
-_LAST_PLACE = Ready(select(func.coalesce(func.max(READING.c.position), -1)).where(_MINE))
-_OVERDUE = Ready(
-    WHOLE.where(
-        READING.c.study_id == bindparam("study"),
-        READING.c.state.in_([literal("leased"), literal("locked")]),
-        READING.c.held_until < bindparam("moment"),
-    )
-)
-_FIRST_OVERDUE = Ready(
-    select(READING.c.reading_id)
-    .where(
-        READING.c.study_id == bindparam("study"),
-        READING.c.state == "leased",
-        READING.c.held_until < bindparam("moment"),
-    )
-    .limit(1)
-)
+_SKIPPED = Ready(WHOLE.where(MINE, READING.c.state == "skipped"))
+_LAST_PLACE = Ready(select(func.coalesce(func.max(READING.c.position), -1)).where(MINE))
+_PAST = and_(READING.c.study_id == bindparam("study"), READING.c.held_until < bindparam("moment"))
+_OVERDUE = Ready(WHOLE.where(_PAST, _HELD))
+_FIRST_OVERDUE = Ready(select(READING.c.reading_id).where(_PAST, READING.c.state == "leased").limit(1))
 _READ_BY_ME = exists(literal(1)).where(READING.c.account_id == bindparam("reader"), READING.c.case_id == CASE.c.case_id)
-_OFFERED = and_(CASE.c.study_id == bindparam("study"), STILL_OPEN, ~_READ_BY_ME)
-
-
-def _lowest(*more: Any) -> Ready:
-    from_floor = CASE.c.batch >= bindparam("floor")
-    return Ready(select(CASE.c.batch).where(_OFFERED, from_floor, *more).order_by(CASE.c.batch).limit(1))
-
-
-def _of_batch(*more: Any) -> Ready:
-    numbered = CASE.c.batch == bindparam("number")
-    return Ready(select(CASE.c.case_id, CASE.c.wanted, CASE.c.taken).where(_OFFERED, numbered, *more))
-
-
-_LOWEST, _OF_BATCH = _lowest(), _of_batch()
+_OFFERED = and_(CASE.c.study_id == bindparam("study"), readings.STILL_OPEN, ~_READ_BY_ME)
 _BEGUN = CASE.c.taken > 0
-_LOWEST_BEGUN, _BEGUN_OF_BATCH = _lowest(_BEGUN), _of_batch(_BEGUN)
+_lowest = select(CASE.c.batch).where(_OFFERED, CASE.c.batch >= bindparam("floor")).order_by(CASE.c.batch).limit(1)
+_LOWEST, _LOWEST_BEGUN = Ready(_lowest), Ready(_lowest.where(_BEGUN))
+_cases = select(CASE.c.case_id, CASE.c.wanted, CASE.c.taken).where(_OFFERED, CASE.c.batch == bindparam("number"))
+_OF_BATCH, _BEGUN_OF_BATCH = Ready(_cases), Ready(_cases.where(_BEGUN))
 
 
 def sweep(tx: Transaction) -> None:
@@ -136,7 +100,7 @@ def is_due(tx: Transaction, held: list[Row[Any]]) -> bool:
 
 def in_hand(tx: Transaction) -> list[Row[Any]]:
     """Give the readings that this reader holds, in their order: being read, or locked and waiting for a second read."""
-    rows = _IN_HAND.rows(tx.connection, **_me(tx))
+    rows = _IN_HAND.rows(tx.connection, **tx.mine)
     # Sorted here: asked to sort, SQLite would go through all that the reader ever read.
     return sorted((row for row in rows if row.state == "leased" or tx.study.reveal), key=lambda row: row.position)
 
@@ -148,7 +112,7 @@ def fill(tx: Transaction, missing: int, *, stopped: bool, hints: BatchHints) -> 
         leased += 1
     if leased == missing:
         return leased
-    place = int(_LAST_PLACE.value(tx.connection, **_me(tx)))
+    place = int(_LAST_PLACE.value(tx.connection, **tx.mine))
     offered: list[Row[Any]] = []
     while leased < missing:
         case_id = None if stopped else due_repeat(tx, place + 1)
@@ -167,7 +131,7 @@ def fill(tx: Transaction, missing: int, *, stopped: bool, hints: BatchHints) -> 
 
 def bring_back(tx: Transaction) -> int:
     """Let the reader be handed again what they skipped, as far as others have not taken it."""
-    rows = _SKIPPED.rows(tx.connection, **_me(tx))
+    rows = _SKIPPED.rows(tx.connection, **tx.mine)
     for row in rows:
         readings.move(tx, row.reading_id, state="released")
         tx.note("brought back", {"state": "released", "version": row.version}, reading_id=row.reading_id)
@@ -185,13 +149,9 @@ def _is_half_over(tx: Transaction, row: Row[Any]) -> bool:
     return bool(row.state == "leased" and row.held_until < tx.now + 30 * tx.study.lease_minutes)
 
 
-def _me(tx: Transaction) -> dict[str, int]:
-    return {"study": tx.study_id, "reader": tx.account.account_id}
-
-
 def _take_returned(tx: Transaction) -> bool:
     """Lease again what this reader had begun, with its draft, if the case is still free."""
-    row = _RETURNED.first(tx.connection, **_me(tx))
+    row = _RETURNED.first(tx.connection, **tx.mine)
     if row is None or not readings.take_again(tx, row):
         return False
     tx.note("leased again", {"state": "leased", "version": row.version}, reading_id=row.reading_id)
@@ -203,10 +163,10 @@ def _offer(tx: Transaction, *, stopped: bool, hints: BatchHints) -> list[Row[Any
     lowest, of_batch = (_LOWEST_BEGUN, _BEGUN_OF_BATCH) if stopped else (_LOWEST, _OF_BATCH)
     seed, reader = tx.study.seed, tx.account.account_id
     for floor in dict.fromkeys((hints.of(reader), 0)):
-        batch = lowest.value(tx.connection, **_me(tx), floor=floor)
+        batch = lowest.value(tx.connection, **tx.mine, floor=floor)
         if batch is not None:
             hints.found(reader, int(batch), began_at=floor)
-            cases = of_batch.rows(tx.connection, **_me(tx), number=int(batch))
+            cases = of_batch.rows(tx.connection, **tx.mine, number=int(batch))
             return sorted(cases, key=lambda case: shuffled(seed, reader, case.case_id))
     return []
 
@@ -245,10 +205,10 @@ _ONCE = READING.alias("once")
 _REPEATABLE = Ready(
     select(READING.c.case_id)
     .where(
-        _MINE,
-        READING.c.state.in_([literal("locked"), literal("done")]),
+        MINE,
+        IS_LOCKED,
+        FIRST_TIME,
         READING.c.position <= bindparam("latest"),
-        READING.c.slot.not_like("repeat %"),
         ~exists(literal(1)).where(_ONCE.c.case_id == READING.c.case_id, _ONCE.c.slot == bindparam("slot")),
     )
     .order_by(READING.c.position.desc())
@@ -275,17 +235,14 @@ def due_repeat(tx: Transaction, place: int) -> int | None:
     if place % block != drawn or latest < 0:
         return None
     slot = f"repeat {tx.account.name}"
-    cases = [row.case_id for row in _REPEATABLE.rows(tx.connection, **_me(tx), latest=latest, slot=slot)]
+    cases = [row.case_id for row in _REPEATABLE.rows(tx.connection, **tx.mine, latest=latest, slot=slot)]
     return min(cases, key=lambda case_id: shuffled(seed, reader, "again", case_id), default=None)
 
 
-def why_none(tx: Transaction, stopped: str) -> tuple[WhyNone, str]:
+def why_none(tx: Transaction, stopped: str) -> tuple[readings.WhyNone, str]:
     """Say why there is no case for this reader now."""
     run, reader = tx.connection.execute, tx.account.account_id
-    if (
-        run(select(CASE.c.case_id).where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0).limit(1)).first()
-        is None
-    ):
+    if run(select(CASE.c.case_id).where(tx.live).limit(1)).first() is None:
         return "empty", "No film has been drawn for this study yet."
     mine, of_study = READING.c.account_id == reader, READING.c.study_id == tx.study_id
     skipped = run(
@@ -335,8 +292,8 @@ def check_drawn(cases: pl.DataFrame, findings: Sequence[str]) -> pl.DataFrame:
 
 def withdraw(tx: Transaction) -> int:
     """Offer no more the cases that nobody has opened, and say how many those were."""
-    unbegun = (CASE.c.study_id == tx.study_id) & (CASE.c.withdrawn == 0) & (CASE.c.taken == 0) & ~_HAS_READING
-    return tx.connection.execute(update(CASE).where(unbegun).values(withdrawn=1)).rowcount
+    unbegun = update(CASE).where(tx.live, CASE.c.taken == 0, ~_HAS_READING)
+    return tx.connection.execute(unbegun.values(withdrawn=1)).rowcount
 
 
 def add(tx: Transaction, pairs: pl.DataFrame, signal: str) -> int:
@@ -360,40 +317,28 @@ def add(tx: Transaction, pairs: pl.DataFrame, signal: str) -> int:
         left_out.update((image_id, finding) for finding in findings if finding in again)
         if set(findings) - again:
             new.append({"image_id": image_id, "patient_id": patient_id})
-    added = _insert(tx, new, signal)
+    cases = known | _insert(tx, new, signal)
+    rows = [
+        {"case_id": cases[image_id], "finding": finding, "how": how, "inclusion": inclusion}
+        for image_id, _, finding, how, inclusion in pairs.iter_rows()
+        if image_id in cases and (image_id, finding) not in left_out
+    ]
     # Of a known case some pairs may be there already: only what is missing is added.
-    for cases in (added, known):
-        rows = [
-            {"case_id": cases[image_id], "finding": finding, "how": how, "inclusion": inclusion}
-            for image_id, _, finding, how, inclusion in pairs.iter_rows()
-            if image_id in cases and (image_id, finding) not in left_out
-        ]
-        if cases is known:
-            insert_new(tx.connection, DRAWN, rows)
-        elif rows:
-            tx.connection.execute(insert(DRAWN), rows)
+    insert_new(tx.connection, DRAWN, rows)
     return len(new)
 
 
 def _live_cases(tx: Transaction) -> dict[str, tuple[int, bool]]:
     """Give the newest case of each film that is not withdrawn, and whether somebody has opened it."""
-    cases = (
-        select(CASE.c.image_id, CASE.c.case_id, _HAS_READING)
-        .where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0)
-        .order_by(CASE.c.case_id)
-    )
+    cases = select(CASE.c.image_id, CASE.c.case_id, _HAS_READING).where(tx.live).order_by(CASE.c.case_id)
     return {image_id: (case_id, bool(begun)) for image_id, case_id, begun in tx.connection.execute(cases)}
 
 
 def _asked(tx: Transaction) -> dict[str, set[str]]:
     """Give the findings that the live cases of each film ask already."""
-    pairs = (
-        select(CASE.c.image_id, DRAWN.c.finding)
-        .join_from(CASE, DRAWN, DRAWN.c.case_id == CASE.c.case_id)
-        .where(CASE.c.study_id == tx.study_id, CASE.c.withdrawn == 0)
-    )
+    pairs = select(CASE.c.image_id, DRAWN.c.finding).join_from(CASE, DRAWN, DRAWN.c.case_id == CASE.c.case_id)
     asked: dict[str, set[str]] = {}
-    for image_id, finding in tx.connection.execute(pairs):
+    for image_id, finding in tx.connection.execute(pairs.where(tx.live)):
         asked.setdefault(image_id, set()).add(finding)
     return asked
 
@@ -423,32 +368,27 @@ _REVIEWS = Ready(
 )
 _FINISHED = (
     select(READING.c.reading_id, READING.c.position, READING.c.locked, READING.c.answer)
-    .where(
-        READING.c.study_id == bindparam("study"),
-        READING.c.account_id == bindparam("reader"),
-        READING.c.state.in_(bindparam("states", expanding=True)),
-        READING.c.position > bindparam("after"),
-    )
+    .where(MINE, READING.c.state.in_(bindparam("states", expanding=True)), READING.c.position > bindparam("after"))
     .order_by(READING.c.position.desc())
     .limit(bindparam("most"))
 )
 
 
-def with_reading(tx: Transaction, saved: Saved, reading_id: str) -> Saved:
+def with_reading(tx: Transaction, saved: readings.Saved, reading_id: str) -> readings.Saved:
     """Put into a receipt the reading as it stands now, and what is stored of it where its second read is due."""
-    row = readings.fresh(tx, reading_id)
+    row = readings.ONE_READING.first(tx.connection, wanted_id=reading_id)
     view = readings.show(tx, row)
     return replace(saved, view=view, read=blind_read(tx, row) if view.phase == "second" else None)
 
 
-def blind_read(tx: Transaction, row: Row[Any]) -> BlindRead:
+def blind_read(tx: Transaction, row: Row[Any]) -> readings.BlindRead:
     """Give what is stored of a reader's own blind read; NotNow before the lock."""
     stored = _stored(tx, row.reading_id)
     blind = stored.get("blind")
     if row.state not in {"locked", "done"} or not blind:
         raise NotNow("this case is not locked: nothing of it is stored yet")
     any_of_it = next(iter(blind.values()))
-    return BlindRead(
+    return readings.BlindRead(
         verdicts=_verdicts(blind),
         quality=any_of_it.quality,
         devices=any_of_it.devices,
@@ -456,15 +396,14 @@ def blind_read(tx: Transaction, row: Row[Any]) -> BlindRead:
     )
 
 
-def last_readings(tx: Transaction, most: int) -> tuple[FinishedReading, ...]:
+def last_readings(tx: Transaction, most: int) -> tuple[readings.FinishedReading, ...]:
     """Give the readings that this reader finished last, the newest first.
 
     Where films come again unmarked, none is listed that may be the one on the screen: that is to be read anew.
     """
     study, held = tx.study, in_hand(tx)
     wanted = {
-        "study": tx.study_id,
-        "reader": tx.account.account_id,
+        **tx.mine,
         # Where the study reveals, a case that is locked and not done still waits for its second read.
         "states": ["done"] if study.reveal else ["locked", "done"],
         "after": held[0].position - repeat_distance(study) if held and study.repeats > 0 else -1,
@@ -473,9 +412,9 @@ def last_readings(tx: Transaction, most: int) -> tuple[FinishedReading, ...]:
     return tuple(_finished(tx, row) for row in tx.connection.execute(_FINISHED, wanted).all())
 
 
-def _finished(tx: Transaction, row: Row[Any, Any, Any, Any]) -> FinishedReading:
+def _finished(tx: Transaction, row: Row[Any, Any, Any, Any]) -> readings.FinishedReading:
     now, stored = Answer.from_json(row.answer), _stored(tx, row.reading_id)
-    return FinishedReading(
+    return readings.FinishedReading(
         reading_id=row.reading_id,
         case_no=row.position + 1,
         locked=row.locked,

@@ -18,26 +18,12 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from bpals.errors import NotNow, UsageError
 from bpals.room.desk import acts, assignment, readings, settling
-from bpals.room.desk.assignment import BatchHints, why_none
-from bpals.room.desk.readings import (
-    Answer,
-    BlindRead,
-    Counts,
-    Disagreement,
-    FinishedReading,
-    Handed,
-    ReadingView,
-    Request,
-    Saved,
-    Spent,
-    Transaction,
-    count,
-)
+from bpals.room.desk.readings import Answer, Disagreement, Handed, ReadingView, Request, Saved, Spent, Transaction
 from bpals.room.desk.study import Account, Study, differences
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.review_rows import Rules, consensus, reviews
-from bpals.store.ledger.schema import CASE, STUDY, now
+from bpals.store.ledger.schema import STUDY, now
 
 _Given = TypeVar("_Given")
 _COUNT_S = 30.0  # how long the number of cases is believed: another process may draw
@@ -56,7 +42,7 @@ class Desk:
         self.study = study
         self.study_id = study_id
         self._of: tuple[float, int] | None = None
-        self._hints = BatchHints()
+        self._hints = assignment.BatchHints()
 
     @classmethod
     def open(cls, ledger: Ledger, study: Study) -> Desk:
@@ -99,7 +85,7 @@ class Desk:
                 held = assignment.in_hand(tx)
             assignment.renew(tx, held)
             if not held:
-                code, sentence = why_none(tx, stopped)
+                code, sentence = assignment.why_none(tx, stopped)
                 return Handed(current=None, why_none=sentence, why_code=code)
             return self._hand(tx, held[:wanted])
 
@@ -109,11 +95,11 @@ class Desk:
         """Give one of the reader's own readings; another's is NotYours."""
         return self._read(account, lambda tx: readings.show(tx, readings.find(tx, reading_id)))
 
-    def blind_read(self, account: Account, reading_id: str) -> BlindRead:
+    def blind_read(self, account: Account, reading_id: str) -> readings.BlindRead:
         """Give what is stored of the reader's own blind read; NotNow before the lock."""
         return self._read(account, lambda tx: assignment.blind_read(tx, readings.find(tx, reading_id)))
 
-    def last_readings(self, account: Account, *, most: int = 20) -> tuple[FinishedReading, ...]:
+    def last_readings(self, account: Account, *, most: int = 20) -> tuple[readings.FinishedReading, ...]:
         """Give the readings that this reader finished last, the newest first, to be amended."""
         return self._read(account, lambda tx: assignment.last_readings(tx, most))
 
@@ -249,9 +235,9 @@ class Desk:
         """Give every review, and whether it stands: REVIEW_COLUMNS of the ledger."""
         return self.ledger.look(lambda connection: reviews(connection, self.study_id))
 
-    def counts(self) -> Counts:
+    def counts(self) -> readings.Counts:
         """Count cases, readings and what is open."""
-        return self.ledger.look(lambda connection: count(connection, self.study_id))
+        return self.ledger.look(lambda connection: readings.count(connection, self.study_id))
 
     def _hand(self, tx: Transaction, held: list[Row[Any]]) -> Handed:
         current, *others = readings.show_all(tx, held)
@@ -263,8 +249,7 @@ class Desk:
     def _expected(self, tx: Transaction) -> int:
         """Say about how many cases a reader will be handed; counting 100,000 takes a while, so it is remembered."""
         if self._of is None or time.monotonic() - self._of[0] > _COUNT_S:
-            live = select(func.count()).where(CASE.c.study_id == self.study_id, CASE.c.withdrawn == 0)
-            cases = int(tx.connection.execute(live).scalar_one())
+            cases = int(tx.connection.execute(select(func.count()).where(tx.live)).scalar_one())
             self._of = (time.monotonic(), round(cases * (1 + self.study.repeats)))
         return self._of[1]
 

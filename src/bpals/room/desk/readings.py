@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from sqlalchemy import Connection, Row, bindparam, func, literal_column, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, literal, literal_column, select, update
 
 from bpals.errors import NotYours, Refused, StaleVersion
 from bpals.room.desk.study import Account, Study, Unmarked
@@ -45,20 +45,9 @@ class Answer:
     quality: Quality | None = None
     devices: Devices | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Write it out in plain values."""
-        return {
-            "verdicts": dict(self.verdicts),
-            "confidence": dict(self.confidence),
-            "boxes": [asdict(box) for box in self.boxes],
-            "note": self.note,
-            "quality": self.quality,
-            "devices": self.devices,
-        }
-
     def as_json(self) -> str:
         """Write it as the ledger keeps it: the same answer gives the same text."""
-        return json.dumps(self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Answer:
@@ -187,9 +176,7 @@ QUALITIES, DEVICES = get_args(Quality), get_args(Devices)
 
 def check_answer(answer: Answer, findings: Collection[str]) -> None:
     """Refuse an answer about another finding, or with a value that does not exist."""
-    for finding, verdict in answer.verdicts.items():
-        _check_finding(finding, findings, "a verdict")
-        check_verdict(finding, verdict)
+    _check_verdicts(answer.verdicts, findings)
     for finding, confidence in answer.confidence.items():
         _check_finding(finding, findings, "a confidence")
         if not isinstance(confidence, int) or isinstance(confidence, bool) or not 0 <= confidence <= 100:
@@ -200,12 +187,6 @@ def check_answer(answer: Answer, findings: Collection[str]) -> None:
         raise Refused(f"the quality of the film is {answer.quality!r}; it is {', '.join(QUALITIES)} or not given")
     if answer.devices is not None and answer.devices not in DEVICES:
         raise Refused(f"devices is {answer.devices!r}; it is {' or '.join(DEVICES)} or not given")
-
-
-def check_verdict(finding: str, verdict: object) -> None:
-    """Refuse a word that is no verdict."""
-    if verdict not in VERDICTS:
-        raise Refused(f"the verdict on {finding} is {verdict!r}; it is one of {', '.join(VERDICTS)}")
 
 
 def check_text(written: object, what: str) -> None:
@@ -252,11 +233,16 @@ def complete(answer: Answer, findings: Collection[str], unmarked: Unmarked) -> d
 
 def complete_verdicts(verdicts: Mapping[str, Any], findings: Collection[str]) -> None:
     """Refuse verdicts that leave out a disputed finding or speak of another."""
-    for finding, verdict in verdicts.items():
-        _check_finding(finding, findings, "a verdict")
-        check_verdict(finding, verdict)
+    _check_verdicts(verdicts, findings)
     if missing := [finding for finding in findings if finding not in verdicts]:
         raise Refused(f"no verdict on {', '.join(missing)}: every disputed finding needs one")
+
+
+def _check_verdicts(verdicts: Mapping[str, Any], findings: Collection[str]) -> None:
+    for finding, verdict in verdicts.items():
+        _check_finding(finding, findings, "a verdict")
+        if verdict not in VERDICTS:
+            raise Refused(f"the verdict on {finding} is {verdict!r}; it is one of {', '.join(VERDICTS)}")
 
 
 def _check_boxes(answer: Answer, findings: Collection[str]) -> None:
@@ -297,6 +283,16 @@ class Transaction:
     def lease_end(self) -> float:
         """When a case that is handed out now goes back."""
         return self.now + 60 * self.study.lease_minutes
+
+    @property
+    def mine(self) -> dict[str, int]:
+        """What a statement with MINE in it is run with."""
+        return {"study": self.study_id, "reader": self.account.account_id}
+
+    @property
+    def live(self) -> ColumnElement[bool]:
+        """The cases of the study that are not withdrawn."""
+        return and_(CASE.c.study_id == self.study_id, CASE.c.withdrawn == 0)
 
     def findings_of(self, case_ids: Collection[int]) -> dict[int, tuple[str, ...]]:
         """Give the findings that each case asks, in the order of the study."""
@@ -365,7 +361,11 @@ WHOLE = select(
 ).join_from(READING, CASE, READING.c.case_id == CASE.c.case_id)
 """A reading with what is needed of its case."""
 
-_ONE = Ready(WHOLE.where(READING.c.reading_id == bindparam("wanted_id")))
+ONE_READING = Ready(WHOLE.where(READING.c.reading_id == bindparam("wanted_id")))
+MINE = and_(READING.c.study_id == bindparam("study"), READING.c.account_id == bindparam("reader"))
+IS_LOCKED = READING.c.state.in_([literal("locked"), literal("done")])
+FIRST_TIME = READING.c.slot.not_like("repeat %")  # not a hidden repeat
+
 _SLOTS = Ready(select(READING.c.slot).where(READING.c.case_id == bindparam("of_case")))
 _BY_ID = update(READING).where(READING.c.reading_id == bindparam("changed_id"))
 _TAKEN = Ready(
@@ -377,15 +377,10 @@ def find(tx: Transaction, reading_id: str) -> Any:
     """Give a reading of this person; another's is answered as if there were none."""
     # Ours are plain letters; what else an address can hold, a database may choke on.
     plain = reading_id.isascii() and reading_id.isprintable()
-    row = _ONE.first(tx.connection, wanted_id=reading_id) if plain else None
+    row = ONE_READING.first(tx.connection, wanted_id=reading_id) if plain else None
     if row is None or row.account_id != tx.account.account_id or row.study_id != tx.study_id:
         raise NotYours("you have no such reading. Ask for your next case")
     return row
-
-
-def fresh(tx: Transaction, reading_id: str) -> Any:
-    """Give a reading as it stands after a change of this transaction."""
-    return _ONE.first(tx.connection, wanted_id=reading_id)
 
 
 def show(tx: Transaction, row: Row[Any]) -> ReadingView:
@@ -483,14 +478,12 @@ def give_back(tx: Transaction, row: Row[Any], state: str) -> None:
 
 def take_again(tx: Transaction, row: Row[Any]) -> bool:
     """Lease a reading that was given back to the reader who began it, if its case still wants one."""
-    if is_repeat(row):
-        move(tx, row.reading_id, state="leased", held_until=tx.lease_end)
-        return True
-    slot = free_slot(tx, row.case_id, row.wanted)
+    slot = row.slot if is_repeat(row) else free_slot(tx, row.case_id, row.wanted)
     if slot is None:
         return False
     move(tx, row.reading_id, state="leased", slot=slot, held_until=tx.lease_end)
-    count_taken(tx, row.case_id, 1)
+    if not is_repeat(row):
+        count_taken(tx, row.case_id, 1)
     return True
 
 
@@ -549,11 +542,10 @@ def count(connection: Connection, study_id: int) -> Counts:
             func.count().filter(stage == "settled").label("settled"),
         ).where(CASE.c.study_id == study_id, CASE.c.withdrawn == 0)
     )
-    again = READING.c.slot.like("repeat %")
     locked = connection.execute(
-        select(ACCOUNT.c.name, func.count().filter(~again), func.count().filter(again))
+        select(ACCOUNT.c.name, func.count().filter(FIRST_TIME), func.count().filter(~FIRST_TIME))
         .join_from(READING, ACCOUNT, READING.c.account_id == ACCOUNT.c.account_id)
-        .where(READING.c.study_id == study_id, READING.c.state.in_(["locked", "done"]))
+        .where(READING.c.study_id == study_id, IS_LOCKED)
         .group_by(ACCOUNT.c.name)
         .order_by(ACCOUNT.c.name)
     ).all()

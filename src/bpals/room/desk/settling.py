@@ -8,23 +8,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, literal, select, update
+from sqlalchemy import Row, bindparam, select, update
 
 from bpals.errors import NotNow, NotYours, Refused, StaleVersion
 from bpals.room.desk import readings
 from bpals.room.desk.readings import (
-    WHOLE,
-    Box,
+    FIRST_TIME,
+    IS_LOCKED,
     Disagreement,
     Dispute,
     Opinion,
     Request,
     Saved,
     Transaction,
-    Verdict,
-    check_text,
-    complete_verdicts,
-    review_row,
     shuffled,
 )
 from bpals.store.ledger.backend import Ready
@@ -34,15 +30,12 @@ from bpals.store.ledger.schema import ADJUDICATION, CASE, HOW, READING, REVIEW, 
 
 MOST_CASES = 2**63  # a database keeps no larger number
 _CASE = Ready(select(CASE).where(CASE.c.case_id == bindparam("of_case")))
-_READERS = Ready(
-    WHOLE.where(
-        READING.c.case_id == bindparam("of_case"), READING.c.state.in_([literal("locked"), literal("done")])
-    ).order_by(READING.c.reading_id)
-)
+_OF_CASE = READING.c.case_id == bindparam("of_case")
+_LOCKED_READS = Ready(readings.WHOLE.where(_OF_CASE, IS_LOCKED, FIRST_TIME).order_by(READING.c.reading_id))
 _REVIEWS = Ready(
     select(REVIEW)
     .join_from(REVIEW, READING, REVIEW.c.reading_id == READING.c.reading_id)
-    .where(READING.c.case_id == bindparam("of_case"), REVIEW.c.repeat == 0)
+    .where(_OF_CASE, REVIEW.c.repeat == 0)
     .order_by(REVIEW.c.review_id)
 )
 _CALLED = Ready(update(CASE).where(CASE.c.case_id == bindparam("of_case")).values(wanted=bindparam("more")))
@@ -74,8 +67,8 @@ _WAITING = (
         CASE.c.stage == "disputed",
         CASE.c.round.between(1, bindparam("rounds")),
         READING.c.account_id == bindparam("reader"),
-        READING.c.state.in_(["locked", "done"]),
-        READING.c.slot.not_like("repeat %"),
+        IS_LOCKED,
+        FIRST_TIME,
         ~_ANSWERED,
     )
     .order_by(CASE.c.round.desc(), CASE.c.case_id)
@@ -93,7 +86,7 @@ class CaseReads:
     rounds: Mapping[int, Mapping[str, Mapping[str, Row[Any]]]]  # round -> finding -> reading_id -> the review then
     settled: frozenset[str]
     pinned: Mapping[str, int]  # reading_id -> the last review of its reader, second reads left out
-    amended: Mapping[str, Mapping[str, Verdict]]
+    amended: Mapping[str, Mapping[str, readings.Verdict]]
     """Finding -> reading_id -> what its reader says since, having seen the label."""
 
     @property
@@ -104,6 +97,11 @@ class CaseReads:
             for finding, rows in self.blind.items()
             if finding not in self.settled and len({row.verdict for row in rows.values()}) > 1
         ]
+
+    @property
+    def last_round(self) -> int:
+        """The last round that somebody answered; 0 before the first."""
+        return max(self.rounds, default=0)
 
     def newest(self, finding: str, round_: int) -> dict[str, Row[Any]]:
         """Give the last review of each reader, up to a round."""
@@ -123,23 +121,15 @@ def majority(verdicts: Iterable[str]) -> str | None:
 
 def reads_of(tx: Transaction, case_id: int) -> CaseReads:
     """Gather the reviews of a case by those whose blind read is final."""
-    case = _CASE.first(tx.connection, of_case=case_id)
-    return _gather(tx, case, _final_readers(tx, case_id))
-
-
-def _final_readers(tx: Transaction, case_id: int) -> tuple[Row[Any], ...]:
-    found = _READERS.rows(tx.connection, of_case=case_id)
-    return tuple(row for row in found if readings.is_final(tx, row) and not readings.is_repeat(row))
-
-
-def _gather(tx: Transaction, case: Row[Any], readers: tuple[Row[Any], ...]) -> CaseReads:
     connection = tx.connection
+    locked = _LOCKED_READS.rows(connection, of_case=case_id)
+    readers = tuple(row for row in locked if readings.is_final(tx, row))
     final = {row.reading_id for row in readers}
     blind: dict[str, dict[str, Row[Any]]] = {}
     rounds: dict[int, dict[str, dict[str, Row[Any]]]] = {}
-    amended: dict[str, dict[str, Verdict]] = {}
+    amended: dict[str, dict[str, readings.Verdict]] = {}
     pinned: dict[str, int] = {}
-    for row in _REVIEWS.rows(connection, of_case=case.case_id):
+    for row in _REVIEWS.rows(connection, of_case=case_id):
         if row.reading_id not in final or row.phase == "second":
             continue
         pinned[row.reading_id] = row.review_id
@@ -151,11 +141,11 @@ def _gather(tx: Transaction, case: Row[Any], readers: tuple[Row[Any], ...]) -> C
             # A later row stands instead of an earlier one: undone and read again, or amended.
             blind.setdefault(row.finding, {})[row.reading_id] = row
     return CaseReads(
-        case=case,
+        case=_CASE.first(connection, of_case=case_id),
         readers=readers,
         blind=blind,
         rounds=rounds,
-        settled=frozenset(row.finding for row in _SETTLED.rows(connection, of_case=case.case_id)),
+        settled=frozenset(row.finding for row in _SETTLED.rows(connection, of_case=case_id)),
         pinned=pinned,
         amended=amended,
     )
@@ -167,10 +157,9 @@ def settle(tx: Transaction, case_id: int) -> None:
     case = _CASE.first(tx.connection, of_case=case_id)
     if rule == "none" or case.stage == "settled" or case.taken < case.wanted:
         return
-    readers = _final_readers(tx, case_id)
-    if len(readers) < case.wanted:
+    reads = reads_of(tx, case_id)
+    if len(reads.readers) < case.wanted:
         return
-    reads = _gather(tx, case, readers)
     disputed = reads.disputed
     if not disputed:
         _set_stage(tx, reads, "reading", round_=0)
@@ -214,14 +203,10 @@ def _third(tx: Transaction, reads: CaseReads, disputed: list[str]) -> None:
 
 
 def _set_stage(tx: Transaction, reads: CaseReads, stage: str, *, round_: int) -> None:
+    """Move a case on, and write it down, unless it is there already."""
     if (reads.case.stage, reads.case.round) != (stage, round_):
-        set_stage(tx, reads.case.case_id, stage, round_=round_)
-
-
-def set_stage(tx: Transaction, case_id: int, stage: str, *, round_: int) -> None:
-    """Move a case on, and write it down."""
-    _MOVED.run(tx.connection, of_case=case_id, to_stage=stage, to_round=round_)
-    tx.note(stage, {"case": case_id, "round": round_})
+        _MOVED.run(tx.connection, of_case=reads.case.case_id, to_stage=stage, to_round=round_)
+        tx.note(stage, {"case": reads.case.case_id, "round": round_})
 
 
 def next_disagreement(tx: Transaction) -> Disagreement | None:
@@ -257,11 +242,11 @@ def adjudicate(
             "a reader amended this case while you looked at it. Look at it again, then settle it",
             show_disagreement(tx, reads),
         )
-    check_text(note, "the note")
-    complete_verdicts({finding: verdict for finding, (verdict, _) in verdicts.items()}, reads.disputed)
+    readings.check_text(note, "the note")
+    readings.complete_verdicts({finding: verdict for finding, (verdict, _) in verdicts.items()}, reads.disputed)
     for finding, (verdict, how) in verdicts.items():
         _check_how(reads, finding, verdict, how)
-    more = {"round": max(reads.rounds, default=0), "account_id": tx.account.account_id, "note": note or None}
+    more = {"round": reads.last_round, "account_id": tx.account.account_id, "note": note or None}
     detail = {
         "case": case_id,
         "adjudications": _store(tx, reads, verdicts, **more),
@@ -270,7 +255,7 @@ def adjudicate(
     }
     version = max(reads.pinned.values())
     saved = request.finish(tx, {"case_id": case_id, "version": version, "state": "settled"}, detail)
-    set_stage(tx, case_id, "settled", round_=reads.case.round)
+    _set_stage(tx, reads, "settled", round_=reads.case.round)
     return saved
 
 
@@ -280,7 +265,7 @@ def show_disagreement(tx: Transaction, reads: CaseReads, *, round_: int = 0) -> 
     order = sorted(reads.readers, key=lambda row: shuffled(tx.study.seed, "names", case_id, row.reading_id))
     names = {row.reading_id: f"Reader {number}" for number, row in enumerate(order, start=1)}
     mine = {row.reading_id for row in reads.readers if row.account_id == tx.account.account_id}
-    last = round_ - 1 if round_ else max(reads.rounds, default=0)
+    last = round_ - 1 if round_ else reads.last_round
     return Disagreement(
         case_id=case_id,
         image_id=reads.case.image_id,
@@ -334,7 +319,7 @@ def _opinion(row: Row[Any], names: Mapping[str, str], mine: set[str]) -> Opinion
         reader=names[row.reading_id],
         verdict=row.verdict,
         confidence=row.confidence,
-        boxes=tuple(Box(finding=row.finding, x=x, y=y, width=w, height=h) for x, y, w, h in boxes),
+        boxes=tuple(readings.Box(finding=row.finding, x=x, y=y, width=w, height=h) for x, y, w, h in boxes),
         note=row.note or "",
         round=row.round,
         yours=row.reading_id in mine,
@@ -345,8 +330,7 @@ def _check_how(reads: CaseReads, finding: str, verdict: str, how: str) -> None:
     """Refuse to call a majority what is none."""
     if how not in HOW:
         raise Refused(f"{finding} is settled by {how!r}; it is one of {', '.join(HOW)}")
-    newest = reads.newest(finding, max(reads.rounds, default=0))
-    most = majority(row.verdict for row in newest.values())
+    most = majority(row.verdict for row in reads.newest(finding, reads.last_round).values())
     if how == "majority" and most != verdict:
         found = f"most say {most}" if most else "no verdict has more than half"
         raise Refused(f"{finding}: {verdict} is not the majority's verdict: {found}. Settle it as adjudicator")
@@ -378,9 +362,9 @@ def answer_round(tx: Transaction, request: Request, round_: int, verdicts: Mappi
     disputed = reads.disputed
     if any(own.reading_id in rows for rows in reads.rounds.get(round_, {}).values()):
         raise NotNow(f"you have answered round {round_} of this case. The others are asked first")
-    complete_verdicts(verdicts, disputed)
-    check_text(note, "the note")
-    row = review_row(
+    readings.complete_verdicts(verdicts, disputed)
+    readings.check_text(note, "the note")
+    row = readings.review_row(
         tx, own, "round", round=round_, saw_signal=int(tx.study.reveal), signal=own.signal, note=note or None
     )
     digests = store_reviews(tx.connection, [row | {"finding": each, "verdict": verdicts[each]} for each in disputed])
@@ -418,7 +402,4 @@ def _close(tx: Transaction, reads: CaseReads, disputed: list[str]) -> None:
         outvoted = {finding: verdict for finding, verdict in most.items() if verdict is not None}
         _record(tx, reads, outvoted, "majority", round_)
         left = [finding for finding in left if finding not in outvoted]
-    if left:
-        set_stage(tx, reads.case.case_id, "disputed", round_=round_ + 1)
-    else:
-        set_stage(tx, reads.case.case_id, "settled", round_=round_)
+    _set_stage(tx, reads, "disputed" if left else "settled", round_=round_ + 1 if left else round_)

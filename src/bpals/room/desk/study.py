@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -87,12 +87,15 @@ def check_keys(keys: Mapping[str, str], *, origin: str) -> None:
     owner: dict[str, str] = {}
     for finding, key in keys.items():
         folded = key.lower()
+        wrong = ""
         if len(folded) != 1 or not folded.isprintable() or folded.isspace():
-            raise UsageError(f"{origin}: the key of {finding} is {key!r}; wanted is one character. {_free(owner)}")
-        if folded in TOOL_CHARACTERS:
-            raise UsageError(f"{origin}: the key of {finding} is {key!r}, which is a tool's. {_free(owner)}")
-        if folded in owner:
-            raise UsageError(f"{origin}: {owner[folded]} and {finding} have the same key {key!r}. {_free(owner)}")
+            wrong = f"the key of {finding} is {key!r}; wanted is one character"
+        elif folded in TOOL_CHARACTERS:
+            wrong = f"the key of {finding} is {key!r}, which is a tool's"
+        elif folded in owner:
+            wrong = f"{owner[folded]} and {finding} have the same key {key!r}"
+        if wrong:
+            raise UsageError(f"{origin}: {wrong}. Free are: {' '.join(_left(owner))}")
         owner[folded] = finding
 
 
@@ -100,23 +103,19 @@ def assign_keys(findings: Sequence[str], wanted: Mapping[str, str]) -> dict[str,
     """Give every finding a key: the one wanted, else the first letter of its name, else another, else a free one."""
     keys = {finding: key.lower() for finding, key in wanted.items()}
     for finding in findings:
-        if finding not in keys and finding[:1].lower() in _left(keys):
+        if finding not in keys and finding[:1].lower() in _left(keys.values()):
             keys[finding] = finding[:1].lower()
     for finding in findings:
         if finding not in keys:
-            left = _left(keys)
+            left = _left(keys.values())
             if not left:
                 raise UsageError(f"{len(findings)} findings are more than there are keys. Name fewer: findings = [...]")
             keys[finding] = next((letter for letter in finding.lower() if letter in left), left[0])
     return {finding: keys[finding] for finding in findings}
 
 
-def _left(keys: Mapping[str, str]) -> list[str]:
-    return [key for key in FREE_KEYS if key not in keys.values()]
-
-
-def _free(owner: Mapping[str, str]) -> str:
-    return f"Free are: {' '.join(key for key in FREE_KEYS if key not in owner)}"
+def _left(taken: Collection[str]) -> list[str]:
+    return [key for key in FREE_KEYS if key not in taken]
 
 
 Asks = Literal["all", "drawn"]

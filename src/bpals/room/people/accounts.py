@@ -222,7 +222,7 @@ class Accounts:
         return _account(row) if row else None
 
     def by_subject(self, subject: str, invited: str | None) -> Account | None:
-        """Give the account of whom the OIDC provider vouches for; one invited by address is bound at first sight."""
+        """Give the account of whom the OIDC provider names; one invited by address is bound at the first login."""
 
         def work(connection: Connection) -> Row[Any] | None:
             row = connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
@@ -335,10 +335,6 @@ class RelayedAccounts(Accounts):
         return str(have_done(self._path, SECOND_FACTOR, {"name": account.name, "title": title, "by": by})["address"])
 
 
-def _add(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    return asdict(Accounts(ledger, NO_SECRET).make(**given))
-
-
 def _of_account(change: Callable[..., str | None]) -> Work:
     """Make a change of one account out of a method: the account comes by its name, the rest as it was sent."""
 
@@ -351,7 +347,7 @@ def _of_account(change: Callable[..., str | None]) -> Work:
 
 
 ACTS: Mapping[str, Work] = {
-    ADD: _add,
+    ADD: lambda ledger, given: asdict(Accounts(ledger, NO_SECRET).make(**given)),
     PASSWORD: _of_account(Accounts.set_password),
     DISABLE: _of_account(Accounts.set_disabled),
     SECOND_FACTOR: _of_account(Accounts.add_second_factor),

@@ -68,7 +68,7 @@ class Passwords:
     """Makes and checks hashes; any thread may ask."""
 
     def __init__(self) -> None:
-        """Make the hash that stands in for one that is not there."""
+        """Make the hash that is checked where an account has none, so that it takes as long."""
         self._hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=1)
         self._slots = threading.Semaphore(AT_ONCE)
         self._nobody = self._hasher.hash("nobody has this password")

@@ -14,20 +14,9 @@ from starlette.responses import Response
 from bpals.errors import ContractBroken, NotNow, NotYours, Refused, RoomError, StaleVersion, UsageError, WorkspaceError
 from bpals.room.desk.readings import ReadingView
 from bpals.room.room import Room
-from bpals.room.web import entrance, pages, routes, server
-from bpals.room.web.guard import (
-    NOT_FOUND,
-    RULES,
-    Declined,
-    Guard,
-    Problem,
-    check_access,
-    missing_headers,
-    problem_response,
-)
-from bpals.room.web.pages import Pages
+from bpals.room.web import entrance, guard, pages, routes, server
+from bpals.room.web.guard import NOT_FOUND, Declined, Problem, problem_response
 from bpals.room.web.payloads import disagreement_payload, reading_payload
-from bpals.room.web.routes import FILM_THREADS
 
 INVALID = Problem(status=422, code="invalid", message="Some field is missing, too long, of another kind, or unknown.")
 OUT_OF_ORDER = Problem(
@@ -46,19 +35,24 @@ def create_app(room: Room) -> FastAPI:
         redirect_slashes=False,
         # An exporter set up for other programs would carry our errors, with names of files in them, somewhere else.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
-        dependencies=[Depends(check_access)],
+        dependencies=[Depends(guard.check_access)],
+        exception_handlers={
+            **dict.fromkeys((Declined, RequestValidationError, HTTPException), _declined),
+            **dict.fromkeys((RoomError, UsageError), _refused),
+            **dict.fromkeys((WorkspaceError, OSError), _out_of_order),
+            Exception: _failed,
+        },
     )
     app.state.room = room
-    app.state.pages = Pages(room.settings)
+    app.state.pages = pages.Pages(room.settings)
     app.state.entrance = entrance.Entrance()
-    app.state.film_threads = CapacityLimiter(FILM_THREADS)
+    app.state.film_threads = CapacityLimiter(routes.FILM_THREADS)
     for router in (pages.router, entrance.router, routes.router, entrance.accounts_router):
         for route in router.routes:
             if isinstance(route, APIRoute):
                 app.add_api_route(route.path, route.endpoint, methods=sorted(route.methods or ()))
     check_rules(app)
-    _tell_problems(app)
-    app.add_middleware(Guard, settings=room.settings)
+    app.add_middleware(guard.Guard, settings=room.settings)
     return app
 
 
@@ -68,23 +62,9 @@ def check_rules(app: FastAPI) -> None:
         (method, route.path) for route in app.routes if isinstance(route, APIRoute) for method in route.methods or ()
     }
     strange = [str(route) for route in app.routes if not isinstance(route, APIRoute)]
-    differing = sorted(f"{method} {path}" for method, path in routes ^ set(RULES))
+    differing = sorted(f"{method} {path}" for method, path in routes ^ set(guard.RULES))
     if strange or differing:
         raise ContractBroken(f"room/web/guard.py and the routes differ: {', '.join([*differing, *strange])}")
-
-
-def _tell_problems(app: FastAPI) -> None:
-    for kind, handler in (
-        (Declined, _declined),
-        (RequestValidationError, _declined),
-        (HTTPException, _declined),
-        (RoomError, _refused),
-        (UsageError, _refused),
-        (WorkspaceError, _out_of_order),
-        (OSError, _out_of_order),
-        (Exception, _failed),
-    ):
-        app.add_exception_handler(kind, handler)
 
 
 async def _declined(request: Request, error: Exception) -> Response:
@@ -123,5 +103,5 @@ async def _failed(request: Request, error: Exception) -> Response:
     server.failed(request.scope, error)
     response = problem_response(request, FAILED)
     secure = request.app.state.room.settings.secure
-    response.headers.update(missing_headers(set(response.headers), secure=secure))
+    response.headers.update(guard.missing_headers(set(response.headers), secure=secure))
     return response

@@ -15,17 +15,8 @@ from bpals.room.people.accounts import AccountCard
 from bpals.room.people.oidc import FLOW_S, OidcFailed, Provider
 from bpals.room.people.sessions import Throttle
 from bpals.room.room import Room
-from bpals.room.web import server
-from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, Problem, TheRoom, first_page, token_of
-from bpals.room.web.payloads import (
-    AccountBody,
-    LoginBody,
-    NewAccountBody,
-    NextBody,
-    OidcReturnBody,
-    PasswordBody,
-    TokenBody,
-)
+from bpals.room.web import guard, payloads, server
+from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, Problem, TheRoom, token_of
 from bpals.text import several
 
 router = APIRouter()
@@ -57,11 +48,10 @@ class Entrance:
         if account is not None:
             waits.append(self.by_account.wait_s(account))
         if max(waits) > 0:
-            server.refused(request.scope, "throttle")
             minutes = round(max(waits) / 60) or 1
             words = f"Too many tries. Wait {several(minutes, 'minute')}, or use a login link."
             headers = {"retry-after": str(int(max(waits)) + 1)}
-            raise Declined(Problem(status=429, code="throttle", message=words, headers=headers))
+            raise _declined(request, "throttle", Problem(status=429, code="throttle", message=words, headers=headers))
 
     def take_back(self, request: Request, account: str | None = None) -> None:
         """Forget the tries that ended well."""
@@ -70,69 +60,69 @@ class Entrance:
             self.by_account.forget(account)
 
 
+def _declined(request: Request, why: str, problem: Problem) -> Declined:
+    """Write down why somebody is not let in, and give what is raised."""
+    server.refused(request.scope, why)
+    return Declined(problem)
+
+
 def address_of(request: Request) -> str:
     """Give the address of who asks; behind a proxy that we trust, the one that the proxy names."""
     return request.client.host if request.client else ""
 
 
 @router.post("/login")
-async def login(request: Request, body: LoginBody, room: TheRoom) -> Response:
+async def login(request: Request, body: payloads.LoginBody, room: TheRoom) -> Response:
     """Let somebody in by name and password."""
     entrance: Entrance = request.app.state.entrance
     entrance.count(request, body.name)
     check = partial(room.accounts.enter, body.name, body.password, body.code)
     account = await to_thread.run_sync(check, limiter=entrance.hashing)
     if account is None:
-        server.refused(request.scope, "login")
-        raise Declined(WRONG)
+        raise _declined(request, "login", WRONG)
     entrance.take_back(request, body.name)
     return await _let_in(request, room, account, body.next)
 
 
 @router.post("/enter")
-async def enter(request: Request, body: TokenBody, room: TheRoom) -> Response:
+async def enter(request: Request, body: payloads.TokenBody, room: TheRoom) -> Response:
     """Let somebody in by a login link; it is used up."""
     entrance: Entrance = request.app.state.entrance
     entrance.count(request)
     account = await to_thread.run_sync(room.accounts.use_link, body.token)
     if account is None:
-        server.refused(request.scope, "link")
-        raise Declined(USED)
+        raise _declined(request, "link", USED)
     entrance.take_back(request)
     return await _let_in(request, room, account, "")
 
 
 @router.post("/oidc")
-async def oidc(request: Request, body: NextBody, room: TheRoom) -> Response:
+async def oidc(request: Request, body: payloads.NextBody, room: TheRoom) -> Response:
     """Send somebody to the provider, and remember in a signed cookie what must come back."""
     provider = _provider(room)
     request.app.state.entrance.count(request)
     try:
-        address, signed = await to_thread.run_sync(provider.start, _safe(body.next))
+        address, signed = await to_thread.run_sync(provider.start, guard.page_after_login(body.next))
     except OidcFailed as failure:
-        server.refused(request.scope, failure.code)
-        raise Declined(NOT_VOUCHED) from failure
+        raise _declined(request, failure.code, NOT_VOUCHED) from failure
     response = JSONResponse({"next": address}, headers={"hx-redirect": address})
     _set_cookie(room, response, f"{room.settings.cookie}-oidc", signed, FLOW_S)
     return response
 
 
 @router.post("/oidc/return")
-async def oidc_return(request: Request, body: OidcReturnBody, room: TheRoom) -> Response:
+async def oidc_return(request: Request, body: payloads.OidcReturnBody, room: TheRoom) -> Response:
     """Let somebody in whom the provider vouches for, if an admin made an account for them."""
     provider = _provider(room)
     request.app.state.entrance.count(request)
     signed = request.cookies.get(f"{room.settings.cookie}-oidc", "")
-    finish = partial(provider.finish, signed, body.code, body.state)
     try:
-        person = await to_thread.run_sync(finish)
+        person = await to_thread.run_sync(provider.finish, signed, body.code, body.state)
     except OidcFailed as failure:
-        server.refused(request.scope, failure.code)
-        raise Declined(NOT_VOUCHED) from failure
+        raise _declined(request, failure.code, NOT_VOUCHED) from failure
     account = await to_thread.run_sync(room.accounts.by_subject, person.subject, person.invited)
     if account is None:
-        server.refused(request.scope, "not_invited")
-        raise Declined(NOT_INVITED)
+        raise _declined(request, "not_invited", NOT_INVITED)
     request.app.state.entrance.take_back(request)
     response = await _let_in(request, room, account, person.after)
     _set_cookie(room, response, f"{room.settings.cookie}-oidc", "", 0)
@@ -151,14 +141,13 @@ async def logout(request: Request, room: TheRoom) -> Response:
 
 
 @router.post("/password")
-async def password(request: Request, body: PasswordBody, room: TheRoom, account: Me) -> Response:
+async def password(request: Request, body: payloads.PasswordBody, room: TheRoom, account: Me) -> Response:
     """Change one's own password; every session ends, and this browser gets a new one."""
     entrance: Entrance = request.app.state.entrance
     entrance.count(request, account.name)
     change = partial(room.accounts.change_password, account, body.old, body.new)
     if not await to_thread.run_sync(change, limiter=entrance.hashing):
-        server.refused(request.scope, "password")
-        raise Declined(OLD_IS_WRONG)
+        raise _declined(request, "password", OLD_IS_WRONG)
     entrance.take_back(request, account.name)
     return await _let_in(request, room, account, "")
 
@@ -172,15 +161,12 @@ async def _let_in(request: Request, room: Room, account: Account, after: str) ->
 
     token = await to_thread.run_sync(begin)
     request.state.account = account
-    target = first_page(account, room.study) if _safe(after) == PAGES_AFTER_LOGIN[0] else _safe(after)
+    target = guard.page_after_login(after)
+    if target == PAGES_AFTER_LOGIN[0]:
+        target = guard.first_page(account, room.study)
     response = JSONResponse({"next": target}, headers={"hx-redirect": target})
     _set_cookie(room, response, room.settings.cookie, token, int(room.settings.stay_s))
     return response
-
-
-def _safe(after: str) -> str:
-    """Give the page to go to next: one of ours, whatever was asked for."""
-    return after if after in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
 
 
 def _provider(room: Room) -> Provider:
@@ -209,14 +195,14 @@ def accounts(
 
 
 @accounts_router.post("/accounts")
-def make_account(body: NewAccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
+def make_account(body: payloads.NewAccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
     """Make an account and the link by which it is entered first."""
     made = room.accounts.make(body.name, body.role, by=account.name)
     return {"account_id": made.account_id, "link": _link(room, made, account.name)}
 
 
 @accounts_router.post("/accounts/{account_id}")
-def change_account(account_id: AccountId, body: AccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
+def change_account(account_id: AccountId, body: payloads.AccountBody, room: TheRoom, account: Me) -> dict[str, Any]:
     """Change what somebody may do, or let them in no more."""
     changed = _found(room, account_id).account
     if body.role is not None:

@@ -89,7 +89,7 @@ NOT_FOUND = Problem(status=404, code="not_found", message="There is nothing here
 
 
 def problem_response(request: Request, problem: Problem, *, close: bool = False) -> Response:
-    """Tell a problem: a page to who asked for a page, else JSON."""
+    """Answer with a problem: as a page where a page was requested, else as JSON."""
     reference = getattr(request.state, "id", "")
     headers = {**problem.headers, **({"connection": "close"} if close else {})}
     to_look_at = request.method in {"GET", "HEAD"} and not request.url.path.startswith("/api/")
@@ -165,8 +165,13 @@ QUERIES: Mapping[str, frozenset[str]] = {
 PAGES_AFTER_LOGIN = ("/read", "/adjudicate", "/progress", "/account")  # where one may be sent after logging in
 
 
+def page_after_login(wanted: str) -> str:
+    """Give the page to go to next: one of ours, whatever was wanted."""
+    return wanted if wanted in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
+
+
 def first_page(account: Account, study: Study) -> str:
-    """Say where somebody goes who asked for nothing: to be handed a case, an adjudicator asks for it."""
+    """Give the page that somebody gets first: adjudicators settle, where the study settles; everybody else reads."""
     return "/adjudicate" if account.role == "adjudicator" and study.settles else PAGES_AFTER_LOGIN[0]
 
 
@@ -357,8 +362,7 @@ async def check_access(request: Request) -> None:
     if account is None:
         if path.startswith("/api/") or request.method != "GET":
             raise Declined(LOGIN)
-        after = path if path in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
-        raise Declined(replace(LOGIN, status=303, headers={"location": f"/login?next={after}"}))
+        raise Declined(replace(LOGIN, status=303, headers={"location": f"/login?next={page_after_login(path)}"}))
     request.state.account = account
     if account.role not in allowed:
         server.refused(request.scope, "role")

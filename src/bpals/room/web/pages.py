@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from bpals.room.desk.study import FINDING_KEYS, TOOLS
 from bpals.room.room import Settings
-from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, TheRoom, first_page
+from bpals.room.web.guard import NOT_FOUND, PAGES_AFTER_LOGIN, Declined, Me, TheRoom, first_page, page_after_login
 
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 
@@ -93,8 +93,8 @@ async def static(
 @router.get("/login")
 async def login_page(request: Request, room: TheRoom, after: Annotated[str, Query(alias="next")] = "") -> Response:
     """Show the login page."""
-    target = after if after in PAGES_AFTER_LOGIN else PAGES_AFTER_LOGIN[0]
-    return _page(request, "login.html", oidc=room.oidc.name if room.oidc else "", next=target)
+    provider = room.oidc.name if room.oidc else ""
+    return _page(request, "login.html", oidc=provider, next=page_after_login(after))
 
 
 @router.get("/enter")

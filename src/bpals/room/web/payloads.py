@@ -6,25 +6,14 @@ other reader's answer is among it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from bpals.room.desk.readings import (
-    MOST_BOXES,
-    Answer,
-    BlindRead,
-    Box,
-    Devices,
-    Disagreement,
-    Handed,
-    Quality,
-    ReadingView,
-    Spent,
-    Verdict,
-)
+from bpals.room.desk import readings
+from bpals.room.desk.readings import Answer, BlindRead, Disagreement, Handed, ReadingView, Spent, Verdict
 from bpals.room.desk.study import Account, Role
 from bpals.room.room import PatientFilm, Revealed, Room
 
@@ -71,21 +60,15 @@ class AnswerBody(Body):
 
     verdicts: Annotated[dict[Name, Verdict], Field(max_length=MOST_FINDINGS)] = {}
     confidence: Annotated[dict[Name, Percent], Field(max_length=MOST_FINDINGS)] = {}
-    boxes: Annotated[list[BoxBody], Field(max_length=MOST_BOXES)] = []
+    boxes: Annotated[list[BoxBody], Field(max_length=readings.MOST_BOXES)] = []
     note: Annotated[Text, Field(max_length=LONGEST_NOTE)] = ""
-    quality: Quality | None = None
-    devices: Devices | None = None
+    quality: readings.Quality | None = None
+    devices: readings.Devices | None = None
 
     def answer(self) -> Answer:
         """Give it as the desk takes it."""
-        return Answer(
-            verdicts=self.verdicts,
-            confidence=self.confidence,
-            boxes=tuple(Box(**box.model_dump()) for box in self.boxes),
-            note=self.note,
-            quality=self.quality,
-            devices=self.devices,
-        )
+        boxes = tuple(readings.Box(**box.model_dump()) for box in self.boxes)
+        return Answer(**{**self.model_dump(), "boxes": boxes})
 
 
 class SpentBody(Body):
@@ -96,7 +79,7 @@ class SpentBody(Body):
 
     def spent(self) -> Spent:
         """Give it as the desk takes it."""
-        return Spent(active_s=self.active_s, wall_s=self.wall_s)
+        return Spent(**self.model_dump())
 
 
 class StepBody(Body):
@@ -198,17 +181,11 @@ class AccountBody(Body):
     disabled: bool | None = None
 
 
-def study_payload(room: Room) -> dict[str, Any]:
-    """Send what a reader must know of the study."""
-    study = room.study
-    return {
-        "name": study.name,
-        "reveal": study.reveal,
-        "priors": study.priors,
-        "unmarked": study.unmarked,
-        "adjudication": study.adjudication,
-        "findings": [{"name": finding, "key": study.keys[finding]} for finding in study.findings],
-    }
+OF_THE_STUDY = ("name", "reveal", "priors", "unmarked", "adjudication")  # what a reader must know of it
+
+
+def _with_keys(room: Room, findings: Iterable[str]) -> list[dict[str, str]]:
+    return [{"name": finding, "key": room.study.keys[finding]} for finding in findings]
 
 
 def reading_payload(room: Room, view: ReadingView) -> dict[str, Any]:
@@ -216,7 +193,7 @@ def reading_payload(room: Room, view: ReadingView) -> dict[str, Any]:
     return {
         "reading_id": view.reading_id,
         "case_no": view.case_no,
-        "findings": [{"name": finding, "key": room.study.keys[finding]} for finding in view.findings],
+        "findings": _with_keys(room, view.findings),
         "state": view.state,
         "phase": view.phase,
         "version": view.version,
@@ -230,12 +207,13 @@ def reading_payload(room: Room, view: ReadingView) -> dict[str, Any]:
 def handed_payload(room: Room, handed: Handed) -> dict[str, Any]:
     """Send the case to be read now and the names of the films that come after it."""
     current = handed.current
+    study = {name: getattr(room.study, name) for name in OF_THE_STUDY}
     return {
         "reading": None if current is None else {**reading_payload(room, current), "of": handed.of},
         "why": handed.why_none,
         "why_code": handed.why_code,
         "ahead": [{"reading_id": view.reading_id, "films": film_list(room, view.image_id)} for view in handed.ahead],
-        "study": study_payload(room),
+        "study": {**study, "findings": _with_keys(room, room.study.findings)},
     }
 
 

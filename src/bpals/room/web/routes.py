@@ -17,22 +17,10 @@ from starlette.responses import JSONResponse, Response
 from bpals.errors import NotNow
 from bpals.room.desk.readings import BlindRead, ReadingView, Saved
 from bpals.room.desk.study import Account
-from bpals.room.room import Rendition, Room
+from bpals.room.room import Room
+from bpals.room.web import payloads
 from bpals.room.web.guard import FILM_POLICY, NOT_FOUND, Declined, Me, Problem, TheRoom
-from bpals.room.web.payloads import (
-    AdjudicationBody,
-    AmendBody,
-    DraftBody,
-    ReadBody,
-    RoundBody,
-    StepBody,
-    disagreement_payload,
-    handed_payload,
-    patient_films,
-    progress_payload,
-    reading_payload,
-    revealed_payload,
-)
+from bpals.room.web.payloads import AdjudicationBody, AmendBody, DraftBody, ReadBody, RoundBody, StepBody
 from bpals.types import Refusal
 
 # Digits and nothing else: as an int, 1.0 and a blank before it would do.
@@ -48,27 +36,23 @@ async def film_response(request: Request, room: Room, find: Callable[[], str], n
 
 
 def _film(room: Room, image_id: str, number: str) -> Response:
-    films = patient_films(room, image_id)
+    films = payloads.patient_films(room, image_id)
     if int(number) >= len(films):
         raise Declined(NOT_FOUND)
     found = room.film(films[int(number)].image_id)
     if isinstance(found, Refusal):
         words = f"This film cannot be shown ({found.code})."
         raise Declined(Problem(status=404, code="film", message=words, more={"film": {"refused": found.code}}))
-    return _send(found)
-
-
-def _send(film: Rendition) -> Response:
     headers = {
-        "x-film": json.dumps(dict(film.about())),
+        "x-film": json.dumps(dict(found.about())),
         "content-security-policy": FILM_POLICY,
         "cache-control": f"private, max-age={HELD_S}",
         "vary": "Cookie",
     }
-    if film.kind == "grey16":
+    if found.kind == "grey16":
         headers["content-encoding"] = "gzip"
-    kind = "image/png" if film.kind == "png8" else "application/octet-stream"
-    return Response(film.content, media_type=kind, headers=headers)
+    kind = "image/png" if found.kind == "png8" else "application/octet-stream"
+    return Response(found.content, media_type=kind, headers=headers)
 
 
 router = APIRouter(prefix="/api")
@@ -77,7 +61,7 @@ router = APIRouter(prefix="/api")
 @router.get("/progress")
 def progress(room: TheRoom, account: Me) -> dict[str, Any]:
     """Send how far the study is."""
-    return progress_payload(room.progress(), account)
+    return payloads.progress_payload(room.progress(), account)
 
 
 CaseId = Annotated[int, Path(ge=1, le=2**53)]
@@ -86,7 +70,7 @@ CaseId = Annotated[int, Path(ge=1, le=2**53)]
 @router.post("/adjudication/next")
 def next_disagreement(room: TheRoom, account: Me) -> dict[str, Any]:
     """Hand out a case that its readers read differently."""
-    return disagreement_payload(room, room.desk.adjudication_next(account))
+    return payloads.disagreement_payload(room, room.desk.adjudication_next(account))
 
 
 @router.post("/adjudication/{case_id}")
@@ -112,7 +96,7 @@ async def disputed_film(request: Request, case_id: CaseId, n: FilmNumber, room: 
 @router.post("/rounds/next")
 def next_round(room: TheRoom, account: Me) -> dict[str, Any]:
     """Hand out a discussion in which this reader is asked again."""
-    return disagreement_payload(room, room.desk.round_next(account))
+    return payloads.disagreement_payload(room, room.desk.round_next(account))
 
 
 @router.post("/rounds/{case_id}")
@@ -140,7 +124,7 @@ def next_case(room: TheRoom, account: Me) -> JSONResponse:
     view, reveal = handed.current, None
     if view is not None and view.phase == "second":
         reveal = _reveal(room, account, view, room.desk.blind_read(account, view.reading_id))
-    return JSONResponse({**handed_payload(room, handed), "reveal": reveal})
+    return JSONResponse({**payloads.handed_payload(room, handed), "reveal": reveal})
 
 
 @router.post("/bring-back")
@@ -152,14 +136,13 @@ def bring_back(room: TheRoom, account: Me) -> JSONResponse:
 @router.get("/readings")
 def last_readings(room: TheRoom, account: Me) -> JSONResponse:
     """Send one's own last readings, the newest first: each can be amended."""
-    readings = [asdict(each) for each in room.desk.last_readings(account)]
-    return JSONResponse({"readings": readings})
+    return JSONResponse({"readings": [asdict(each) for each in room.desk.last_readings(account)]})
 
 
 @router.get("/readings/{reading_id}")
 def reading(reading_id: ReadingId, room: TheRoom, account: Me) -> JSONResponse:
     """Send a reading of one's own, as it stands."""
-    return JSONResponse(reading_payload(room, room.desk.reading(account, reading_id)))
+    return JSONResponse(payloads.reading_payload(room, room.desk.reading(account, reading_id)))
 
 
 @router.post("/readings/{reading_id}/draft")
@@ -239,7 +222,7 @@ def _receipt(room: Room, account: Account, saved: Saved) -> JSONResponse:
         {
             **saved.reply,
             "version": saved.version,
-            "reading": view and reading_payload(room, view),
+            "reading": view and payloads.reading_payload(room, view),
             "reveal": view and saved.read and _reveal(room, account, view, saved.read),
         }
     )
@@ -251,4 +234,4 @@ def _reveal(room: Room, account: Account, view: ReadingView, read: BlindRead) ->
     changed = revealed.version != view.signal
     if changed:
         room.desk.note_reveal(account, view.reading_id, revealed.version)
-    return revealed_payload(revealed, read, changed=changed and view.signal is not None)
+    return payloads.revealed_payload(revealed, read, changed=changed and view.signal is not None)

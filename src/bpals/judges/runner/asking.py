@@ -51,7 +51,7 @@ class ChatAsker:
         if self._at_once > 1:
             return [Response.joined(await self._together(request, slot, starts, first=True))]
         # The first question goes alone, so that the server has read the image when the others come together.
-        opening = await self._part(request, ImageClient(self._pool, slot, first=True), 0)
+        opening = await self._part(request, slot, 0, first=True)
         if opening.lost:
             # No others follow: one image that crashes the server would take it down once per question.
             why = f"not asked after the film's first question: {opening.replies[0].why}"
@@ -60,9 +60,7 @@ class ChatAsker:
         return [Response.joined([opening, *await self._together(request, slot, starts[1:], first=False)])]
 
     async def _together(self, request: Request, slot: Slot, starts: range, *, first: bool) -> list[Response]:
-        asking = (
-            self._part(request, ImageClient(self._pool, slot, first=first, number=start), start) for start in starts
-        )
+        asking = (self._part(request, slot, start, first=first) for start in starts)
         # All are waited for: an error that ends the run does not cut the others off.
         parts = []
         for part in await asyncio.gather(*asking, return_exceptions=True):
@@ -71,7 +69,8 @@ class ChatAsker:
             parts.append(part)
         return parts
 
-    async def _part(self, request: Request, client: ImageClient, start: int) -> Response:
+    async def _part(self, request: Request, slot: Slot, start: int, *, first: bool) -> Response:
+        client = ImageClient(self._pool, slot, first=first, number=start)
         questions = self._questions[start : start + self._at_once]
         asking = self._judge.ask_line(request.film, questions, client)
         response = await respond(self._name, request, questions, asking)
@@ -79,7 +78,7 @@ class ChatAsker:
             replace(reply, latency_s=reply.latency_s or client.latency_s, attempts=max(1, client.sends))
             for reply in response.replies
         ]
-        response.faults = client.faults
+        response.failures = client.failures
         return response
 
 

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bpals.errors import JudgeError, Stopped
-from bpals.judges.runner.messages import Fault, RetriesExhausted, RunEnding
+from bpals.judges.runner.messages import RetriesExhausted, RunEnding
 from bpals.judges.runner.progress import Progress
 from bpals.judges.runner.retry import CircuitBreaker, ConcurrencyLimit, RetryPolicy, RunPolicy, is_server_state
 from bpals.judges.runner.transport import Endpoint, HttpResponse, TransientError, Transport
+from bpals.store.ledger import Attempt
 from bpals.types import BadReply, Client, R, ReadReply, RequestRefused
 
 # Requests that one open image is expected to fill: 64 open requests are 8 images.
@@ -275,7 +276,7 @@ class ImageClient:
         self._number = number
         self.sends = 0
         self.latency_s = 0.0
-        self.faults: list[Fault] = []
+        self.failures: list[Attempt] = []
 
     @property
     def image_sent(self) -> bool:
@@ -311,13 +312,9 @@ class ImageClient:
                 return got
             finally:
                 server.release()
-            self.faults.append(
-                Fault(
-                    number=self._number,
-                    attempt=self.sends,
-                    kind=fault.kind,
-                    status=fault.status,
-                    message=fault.message,
+            self.failures.append(
+                Attempt(
+                    number=self._number, attempt=self.sends, kind=fault.kind, status=fault.status, message=fault.message
                 )
             )
             pool.faulted(server, fault)
@@ -327,7 +324,7 @@ class ImageClient:
             self._first = True
             # Where another server can take the image there is nothing to wait for.
             if not (server.circuit.is_open and pool.alternative(server)):
-                wait_s = pool.policy.retry_wait_s(len(self.faults), pool.draw)
+                wait_s = pool.policy.retry_wait_s(len(self.failures), pool.draw)
                 await pool.rest(max(fault.retry_after_s or 0.0, wait_s))
 
     async def _acquire(self) -> Server:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from bpals.judges.runner.messages import Plan, Response, to_judgments
 from bpals.judges.runner.progress import Progress, Tally
-from bpals.store.ledger import AskedFilm, Attempt, Ledger
+from bpals.store.ledger import AskedFilm, Ledger
 
 Note = tuple[str, str]
 """The kind of an event and its detail."""
@@ -59,16 +59,7 @@ class Writer:
             control=request.control,
             replies=response.replies,
             judgments=() if request.control else to_judgments(self._plan.questions, response.replies),
-            failures=[
-                Attempt(
-                    number=fault.number,
-                    attempt=fault.attempt,
-                    kind=fault.kind,
-                    status=fault.status,
-                    message=fault.message,
-                )
-                for fault in response.faults
-            ],
+            failures=response.failures,
         )
 
     def note(self, kind: str, detail: str) -> None:

@@ -25,8 +25,8 @@ from bpals.room.desk.readings import (
 )
 from bpals.room.desk.settling import settle
 from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.review_rows import store_reviews
-from bpals.store.ledger.schema import DRAWN, READING, STUDY
+from bpals.store.ledger.review_rows import store
+from bpals.store.ledger.schema import DRAWN, READING, REVIEW, STUDY
 from bpals.text import several
 
 _INCLUSION = Ready(select(DRAWN.c.finding, DRAWN.c.inclusion).where(DRAWN.c.case_id == bindparam("of_case")))
@@ -228,20 +228,18 @@ def _store(
         active_s=active,
         wall_s=wall,
     )
-    return store_reviews(
-        tx.connection,
-        [
-            {
-                **same,
-                "finding": finding,
-                "verdict": verdict,
-                "confidence": answer.confidence.get(finding),
-                "inclusion": inclusion.get(finding),
-                "box": _boxes_of(answer, finding),
-            }
-            for finding, verdict in verdicts.items()
-        ],
-    )
+    rows = [
+        {
+            **same,
+            "finding": finding,
+            "verdict": verdict,
+            "confidence": answer.confidence.get(finding),
+            "inclusion": inclusion.get(finding),
+            "box": _boxes_of(answer, finding),
+        }
+        for finding, verdict in verdicts.items()
+    ]
+    return store(tx.connection, REVIEW, rows)
 
 
 def _boxes_of(answer: Answer, finding: str) -> str | None:

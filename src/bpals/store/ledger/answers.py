@@ -92,9 +92,10 @@ class AskedFilm:
 class QuestionSet:
     """The questions of one judge, and how replies to them become rows."""
 
-    def __init__(self, judge: str, questions: Iterable[Question]) -> None:
+    def __init__(self, judge: str, judge_id: int, questions: Iterable[Question]) -> None:
         """Group the questions by subject; the first of a group stands for it in `judgment`."""
         self.judge = judge
+        self.judge_id = judge_id
         self.questions = tuple(questions)
         self.groups: dict[tuple[str, str], tuple[int, ...]] = {}
         for number, question in enumerate(self.questions):
@@ -204,13 +205,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Sequence[Row]])
     connection.exec_driver_sql(_insert_text(table, len(rows[0]), connection.dialect), many)
 
 
-def write_films(
-    connection: Connection,
-    question_set: QuestionSet,
-    judge_id: int,
-    run_id: int,
-    films: Iterable[AskedFilm],
-) -> None:
+def write_films(connection: Connection, question_set: QuestionSet, run_id: int, films: Iterable[AskedFilm]) -> None:
     """Write images inside the caller's transaction; writing one again changes only answers that failed."""
     at = now()
     rows = [
@@ -232,17 +227,17 @@ def write_films(
         )
         for film in films
     ]
-    put_films(connection, question_set, judge_id, rows)
+    put_films(connection, question_set, rows)
 
 
-def put_films(connection: Connection, question_set: QuestionSet, judge_id: int, films: Iterable[FilmRows]) -> None:
+def put_films(connection: Connection, question_set: QuestionSet, films: Iterable[FilmRows]) -> None:
     """Put the rows of images in their tables: new ones whole, known ones only where an answer had failed."""
     lock_answers(connection)
     by_key: dict[_Key, FilmRows] = {}
     for film in films:
         by_key.setdefault((film.image_id, film.control), film)
-    known = known_films(connection, judge_id, by_key)
-    _add(connection, judge_id, [film for key, film in by_key.items() if key not in known])
+    known = known_films(connection, question_set.judge_id, by_key)
+    _add(connection, question_set.judge_id, [film for key, film in by_key.items() if key not in known])
     for key, there in known.items():
         _mend(connection, question_set, there, by_key[key])
 
@@ -306,19 +301,19 @@ def add_attempts(connection: Connection, film_id: int, film: FilmRows) -> None:
     _insert(connection, ATTEMPT, new)
 
 
-def judgments(connection: Connection, judge_id: int, question_set: QuestionSet, vocabulary: Vocabulary) -> pl.DataFrame:
+def judgments(connection: Connection, question_set: QuestionSet, vocabulary: Vocabulary) -> pl.DataFrame:
     """Give a judge's answers about findings, as `answers_schema`, sorted by image and finding."""
-    numbers = {group[0]: subject for (about, subject), group in question_set.groups.items() if about == "finding"}
-    if unknown := set(numbers.values()) - set(vocabulary.findings):
+    asked = {subject for about, subject in question_set.groups if about == "finding"}
+    if unknown := asked - set(vocabulary.findings):
         raise UsageError(
             f"judge {question_set.judge!r} was asked about {', '.join(sorted(unknown))}, "
             "which this dataset does not audit"
         )
-    card = connection.execute(select(JUDGE.c.card).where(JUDGE.c.judge_id == judge_id)).scalar_one()
+    card = connection.execute(select(JUDGE.c.card).where(JUDGE.c.judge_id == question_set.judge_id)).scalar_one()
     schema = answers_schema(vocabulary)
-    given = _judged(connection, judge_id, numbers, schema["finding"])
     return (
-        given.rename({"subject": "finding"})
+        _judged(connection, question_set, "finding", schema["finding"])
+        .rename({"subject": "finding"})
         .with_columns(
             pl.lit(question_set.judge).alias("judge"),
             pl.lit(json.loads(card)["kind"], dtype=schema["kind"]).alias("kind"),
@@ -330,14 +325,15 @@ def judgments(connection: Connection, judge_id: int, question_set: QuestionSet, 
     )
 
 
-def film_answers(connection: Connection, judge_id: int, question_set: QuestionSet) -> pl.DataFrame:
+def film_answers(connection: Connection, question_set: QuestionSet) -> pl.DataFrame:
     """Give a judge's answers about the images themselves, as FILM_ANSWERS, sorted by image and topic."""
-    numbers = {group[0]: subject for (about, subject), group in question_set.groups.items() if about == "film"}
-    given = _judged(connection, judge_id, numbers, pl.String())
+    given = _judged(connection, question_set, "film", pl.String())
     return given.rename({"subject": "topic"}).select(FILM_ANSWERS.names()).sort("image_id", "topic")
 
 
-def _judged(connection: Connection, judge_id: int, numbers: Mapping[int, str], subject: pl.DataType) -> pl.DataFrame:
+def _judged(connection: Connection, question_set: QuestionSet, about: str, subject: pl.DataType) -> pl.DataFrame:
+    """Give the judgments about findings, or about the images themselves, each with its image and its subject."""
+    numbers = {group[0]: name for (kind, name), group in question_set.groups.items() if kind == about}
     columns = {
         "film_id": pl.Int64(),
         "number": pl.Int32(),
@@ -348,23 +344,15 @@ def _judged(connection: Connection, judge_id: int, numbers: Mapping[int, str], s
     query = (
         select(*(JUDGMENT.c[name] for name in columns))
         .select_from(FILM.join(JUDGMENT, JUDGMENT.c.film_id == FILM.c.film_id))
-        .where(FILM.c.judge_id == judge_id, JUDGMENT.c.number.in_(list(numbers)))
+        .where(FILM.c.judge_id == question_set.judge_id, JUDGMENT.c.number.in_(list(numbers)))
     )
     given = pl.concat(_blocks(connection, query, columns))
-    named = pl.DataFrame(
-        {"number": list(numbers), "subject": list(numbers.values())},
-        schema={"number": pl.Int32, "subject": subject},
-    )
-    return given.join(named, on="number").join(_films(connection, judge_id, control=False), on="film_id")
+    named = pl.DataFrame([*numbers.items()], schema={"number": pl.Int32(), "subject": subject}, orient="row")
+    return given.join(named, on="number").join(_films(connection, question_set, control=False), on="film_id")
 
 
 def replies(
-    connection: Connection,
-    judge_id: int,
-    question_set: QuestionSet,
-    *,
-    control: bool,
-    image_ids: Sequence[str] | None = None,
+    connection: Connection, question_set: QuestionSet, *, control: bool, image_ids: Sequence[str] | None
 ) -> pl.DataFrame:
     """Give every reply about the images of the dataset, some of them, or the controls, with its evidence."""
     stored = ("outcome", "logit", "mass", "method", "prompt_tokens", "cached_tokens", "output_tokens", "latency_ms")
@@ -376,7 +364,7 @@ def replies(
     query = (
         select(*(REPLY.c[name] for name in columns))
         .select_from(FILM.join(REPLY, REPLY.c.film_id == FILM.c.film_id))
-        .where(FILM.c.judge_id == judge_id, _IS_CONTROL[control])
+        .where(FILM.c.judge_id == question_set.judge_id, _IS_CONTROL[control])
     )
     if image_ids is not None:
         query = query.where(FILM.c.image_id.in_(image_ids))
@@ -389,7 +377,7 @@ def replies(
     )
     return (
         given.join(questions, on="number")
-        .join(_films(connection, judge_id, control=control), on="film_id")
+        .join(_films(connection, question_set, control=control), on="film_id")
         .sort("image_id", "control", "number")
         .select(REPLIES.names())
     )
@@ -409,9 +397,10 @@ def _unpacked(block: pl.DataFrame) -> pl.DataFrame:
     return block.drop("raw").with_columns(entropy.alias("entropy"), texts)
 
 
-def _films(connection: Connection, judge_id: int, *, control: bool) -> pl.DataFrame:
+def _films(connection: Connection, question_set: QuestionSet, *, control: bool) -> pl.DataFrame:
     columns = {"film_id": pl.Int64(), "image_id": pl.String(), "control": pl.String()}
-    query = select(*(FILM.c[name] for name in columns)).where(FILM.c.judge_id == judge_id, _IS_CONTROL[control])
+    here = (FILM.c.judge_id == question_set.judge_id, _IS_CONTROL[control])
+    query = select(*(FILM.c[name] for name in columns)).where(*here)
     return pl.concat(_blocks(connection, query, columns))
 
 

@@ -180,7 +180,7 @@ class Ledger:
     def write(self, judge_id: int, run_id: int, films: Sequence[AskedFilm]) -> None:
         """Write whole images, durable when this returns; in a known image an answer replaces a failure."""
         question_set = self._questions_of(judge_id)
-        self.change(lambda connection: write_films(connection, question_set, judge_id, run_id, films))
+        self.change(lambda connection: write_films(connection, question_set, run_id, films))
 
     def stored_runs(self, judge_id: int) -> list[dict[str, Any]]:
         """Give the runs of a judge as rows, each with its events, for another ledger to take."""
@@ -199,7 +199,7 @@ class Ledger:
     ) -> tuple[int, list[transfer.Clash]]:
         """Take images of another ledger in one transaction; `numbers` maps its runs to those here."""
         question_set = self._questions_of(judge_id)
-        return self.change(lambda connection: transfer.take_films(connection, question_set, judge_id, films, numbers))
+        return self.change(lambda connection: transfer.take_films(connection, question_set, films, numbers))
 
     def counts(self, judge_id: int) -> dict[str, Any]:
         """Count images, replies and judgments by outcome, tokens, tries and seconds; a run may go on meanwhile."""
@@ -208,19 +208,17 @@ class Ledger:
     def judgments(self, judge_id: int, vocabulary: Vocabulary) -> pl.DataFrame:
         """Give a judge's answers about findings, as `types.answers_schema`, sorted by image and finding."""
         question_set = self._questions_of(judge_id)
-        return self.look(lambda connection: answers.judgments(connection, judge_id, question_set, vocabulary))
+        return self.look(lambda connection: answers.judgments(connection, question_set, vocabulary))
 
     def film_answers(self, judge_id: int) -> pl.DataFrame:
         """Give a judge's answers about the images themselves, as `types.FILM_ANSWERS`, sorted by image and topic."""
         question_set = self._questions_of(judge_id)
-        return self.look(lambda connection: answers.film_answers(connection, judge_id, question_set))
+        return self.look(lambda connection: answers.film_answers(connection, question_set))
 
     def replies(self, judge_id: int, *, control: bool = False, image_ids: Sequence[str] | None = None) -> pl.DataFrame:
         """Give every reply about the dataset's images, some of them, or the controls, as `answers.REPLIES`."""
         question_set = self._questions_of(judge_id)
-        return self.look(
-            lambda connection: answers.replies(connection, judge_id, question_set, control=control, image_ids=image_ids)
-        )
+        return self.look(lambda c: answers.replies(c, question_set, control=control, image_ids=image_ids))
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Copy the ledger as it is at one moment to a new file; runs may go on meanwhile."""

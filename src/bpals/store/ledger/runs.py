@@ -148,7 +148,7 @@ def question_set(connection: Connection, judge_id: int) -> QuestionSet:
     rows = connection.execute(
         select(*columns).where(QUESTION.c.judge_id == judge_id).order_by(QUESTION.c.number)
     ).mappings()
-    return QuestionSet(name, (Question(**row) for row in rows))
+    return QuestionSet(name, judge_id, (Question(**row) for row in rows))
 
 
 def cards(connection: Connection) -> list[dict[str, Any]]:

@@ -85,18 +85,14 @@ def take_runs(connection: Connection, judge_id: int, others: Sequence[Mapping[st
 
 
 def take_films(
-    connection: Connection,
-    question_set: QuestionSet,
-    judge_id: int,
-    films: Sequence[FilmRows],
-    numbers: Mapping[int, int],
+    connection: Connection, question_set: QuestionSet, films: Sequence[FilmRows], numbers: Mapping[int, int]
 ) -> tuple[int, list[Clash]]:
     """Take some images, their runs numbered as they are here; give how many are new, and the clashes."""
     lock_answers(connection)
     ours = {(film.image_id, film.control): _renumbered(film, numbers) for film in films}
-    known = known_films(connection, judge_id, ours)
+    known = known_films(connection, question_set.judge_id, ours)
     clashes = list(_clashes(connection, question_set, known, ours))
-    put_films(connection, question_set, judge_id, ours.values())
+    put_films(connection, question_set, ours.values())
     for key, there in known.items():
         add_attempts(connection, there.film_id, ours[key])
     return sum(not control for _, control in ours.keys() - known.keys()), clashes

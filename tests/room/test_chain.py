@@ -134,7 +134,7 @@ def test_s22_a_reading_that_was_unlocked_past_the_room_is_named(read_case):
 
 def test_s22_a_head_that_was_kept_elsewhere_finds_a_log_that_was_cut_or_replaced(read_case):
     """S22: the one thing a chain cannot see by itself."""
-    known = log.head(read_case)
+    known = read_case.look(log.head)
     assert log.verify(read_case, known=known) == []
     other, later = replace(known, hash="0" * 64), replace(known, sequence=known.sequence + 1)
     assert mentions(log.verify(read_case, known=other)[0], "another", "hash")
@@ -163,7 +163,7 @@ def test_what_is_no_head_is_refused(text):
 
 def test_an_empty_log_is_whole(desk_ledger):
     """A ledger in which nothing happened has nothing wrong."""
-    assert log.verify(desk_ledger, known=log.head(desk_ledger)) == []
+    assert log.verify(desk_ledger, known=desk_ledger.look(log.head)) == []
 
 
 def test_entries_are_one_chain_also_when_many_write_at_once(ledger_address):

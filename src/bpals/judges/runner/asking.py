@@ -22,7 +22,6 @@ class ChatAsker:
     """Asks a judge behind endpoints about images, several at a time."""
 
     batch = 1
-    concurrent = True
 
     def __init__(self, judge: ChatJudge, questions: tuple[Question, ...], pool: ServerPool) -> None:
         """Cut the questions into requests."""
@@ -39,10 +38,6 @@ class ChatAsker:
     async def slot(self) -> Slot:
         """Wait until a server has room for another image."""
         return await self._pool.slot(self._requests)
-
-    def free(self, slot: Slot) -> None:
-        """Give the place of an image back."""
-        self._pool.free(slot)
 
     async def ask(self, requests: Sequence[Request], slot: Slot) -> list[Response]:
         """Ask every question about one image."""
@@ -85,8 +80,6 @@ class ChatAsker:
 class ThreadAsker:
     """Asks a judge that computes in this process, in one thread: image by image, or in batches where it takes them."""
 
-    concurrent = False
-
     def __init__(self, judge: ImageJudge, questions: tuple[Question, ...], progress: Progress) -> None:
         """Start no thread before it is needed."""
         self._judge = judge
@@ -97,12 +90,6 @@ class ThreadAsker:
         self._ask_batch: Callable[..., Sequence[Sequence[Reply]]] | None = getattr(judge, "ask_batch", None)
         self.batch = max(1, int(getattr(judge, "batch", 1))) if self._ask_batch else 1
         self.ahead = 2 * self.batch + 2
-
-    async def slot(self) -> None:
-        """Wait for nothing: one batch is asked about after another."""
-
-    def free(self, slot: None) -> None:
-        """Release nothing."""
 
     def close(self) -> None:
         """Let go of the thread without waiting for the image that it is busy with."""

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import polars as pl
-from sqlalchemy import ColumnElement, Connection, Double, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Double, literal_column, select, update
 
-from bpals.errors import BpalsError, UsageError, WorkspaceError
+from bpals.errors import BpalsError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import Vocabulary
 from bpals.store.ledger import answers, runs, transfer
 from bpals.store.ledger.answers import AskedFilm, FilmRows, QuestionSet, write_films
 from bpals.store.ledger.backend import MIGRATIONS, Dialect, Migration, Ready
 from bpals.store.ledger.locks import RUNNING
 from bpals.store.ledger.postgres import ServerBackend, address_of, is_url, parse_url, shown
-from bpals.store.ledger.schema import FILM
+from bpals.store.ledger.schema import FILM, JUDGE, RUN, now
 from bpals.store.ledger.sqlite import Connect, FileBackend
 from bpals.store.workspace import LEDGER, Workspace
 from bpals.types import JudgeCard, Question
@@ -132,7 +133,11 @@ class Ledger:
 
     def judge_id(self, name: str) -> int:
         """Give the id of the judge with a name."""
-        return self.look(lambda connection: runs.judge_id(connection, name, self.where))
+        query = select(JUDGE.c.name, JUDGE.c.judge_id).order_by(JUDGE.c.judge_id)
+        names = self.look(lambda connection: dict(iter(connection.execute(query))))
+        if name not in names:
+            raise UnknownName.of("judge", name, names, where=self.where)
+        return int(names[name])
 
     def cards(self) -> list[dict[str, Any]]:
         """List the judges: each card with what was observed, its dataset and its number of questions."""
@@ -166,7 +171,8 @@ class Ledger:
 
     def end(self, run_id: int, state: str, counts: Mapping[str, object]) -> None:
         """Write down how a run ended; one that was killed keeps the state `running`."""
-        self.change(lambda connection: runs.end(connection, run_id, state, counts))
+        values = {"state": state, "counts": json.dumps(dict(counts), default=str), "ended": now()}
+        self.change(lambda connection: connection.execute(update(RUN).where(RUN.c.run_id == run_id).values(values)))
 
     def event(self, run_id: int, kind: str, detail: Mapping[str, object] | str) -> None:
         """Write down what happened to a run: a limit moved, a server restarted."""
@@ -175,7 +181,11 @@ class Ledger:
 
     def runs(self, judge_id: int) -> list[dict[str, Any]]:
         """List the runs of a judge in their order, each with its plan, environment, counts and events."""
-        return self.look(lambda connection: runs.of_judge(connection, judge_id))
+        found = self.stored_runs(judge_id)
+        for run in found:
+            run.update({name: json.loads(run[name]) for name in ("plan", "environment", "counts")})
+            run["events"] = [{**event, "detail": json.loads(event["detail"])} for event in run["events"]]
+        return found
 
     def write(self, judge_id: int, run_id: int, films: Sequence[AskedFilm]) -> None:
         """Write whole images, durable when this returns; in a known image an answer replaces a failure."""

@@ -131,12 +131,8 @@ class Checked:
     head: Head
 
 
-def head(ledger: Ledger) -> Head:
+def head(connection: Connection) -> Head:
     """Give the last entry."""
-    return ledger.look(_head)
-
-
-def _head(connection: Connection) -> Head:
     last = _LAST.first(connection)
     return Head(sequence=int(last.sequence), hash=str(last.hash)) if last else Head(sequence=0, hash=GENESIS)
 
@@ -146,7 +142,7 @@ def check(ledger: Ledger, *, known: Head | None = None) -> Checked:
 
     `known` is a head that was kept elsewhere: with it a log that was cut off or replaced as a whole shows too.
     """
-    return ledger.look(lambda connection: Checked(found=tuple(_problems(connection, known)), head=_head(connection)))
+    return ledger.look(lambda connection: Checked(found=tuple(_problems(connection, known)), head=head(connection)))
 
 
 def verify(ledger: Ledger, *, known: Head | None = None) -> list[str]:

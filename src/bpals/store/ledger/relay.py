@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from bpals import errors
 from bpals.errors import BpalsError, UsageError, WorkspaceError
@@ -251,14 +251,10 @@ def _enrol(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"judge_id": ledger.enrol(card, questions, given["dataset"])}
 
 
-def _begin(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"run_id": ledger.change(lambda connection: runs.begin(connection, given["row"], again=True))}
-
-
 _WORKS: Mapping[str, Work] = {
     "enrol": _enrol,
     "note_observed": lambda ledger, given: ledger.note_observed(given["judge_id"], given["observed"]),
-    "begin": _begin,
+    "begin": lambda ledger, given: {"run_id": ledger.change(lambda c: runs.begin(c, given["row"], again=True))},
     "end": lambda ledger, given: ledger.end(given["run_id"], given["state"], given["counts"]),
     "event": lambda ledger, given: ledger.change(lambda c: runs.event(c, given["row"], again=True)),
     "write": lambda ledger, given: ledger.write(given["judge_id"], given["run_id"], unpack_films(given["films"])),
@@ -293,7 +289,9 @@ class RelayClient:
     def _try(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
             if self._channel is None:
-                self._channel = _connect(self._path)
+                self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                with address_of(self._path) as address:
+                    self._channel.connect(address)
             send(self._channel, message)
             answer = receive(self._channel)
         except OSError:
@@ -309,29 +307,13 @@ class RelayClient:
             self._channel = None
 
 
-def _connect(path: Path) -> socket.socket:
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with address_of(path) as address:
-            channel.connect(address)
-    except OSError:
-        channel.close()
-        raise
-    return channel
-
-
 class RelayedLedger(Ledger):
     """A ledger that reads its file by itself, and has everything written by the serving process."""
 
     def __init__(self, backend: Backend) -> None:
-        """Take over a backend that was opened for reading: use `RelayedLedger.beside`."""
+        """Take over a backend that was opened for reading: use `RelayedLedger.open(path, readonly=True)`."""
         super().__init__(backend)
         self._client = RelayClient(Place(backend.path).socket)
-
-    @classmethod
-    def beside(cls, path: str | os.PathLike[str]) -> Self:
-        """Open the ledger of a workspace whose reading room is being served."""
-        return cls.open(path, readonly=True, must_exist=True)
 
     def close(self) -> None:
         """Close the connections."""
@@ -392,7 +374,7 @@ def for_a_run(address: str | os.PathLike[str], shard: str = "") -> Iterator[Ledg
     On PostgreSQL the shards of a run work at once, each in one process.
     """
     if is_served(address):
-        with only_writer(Place(address).relayed, RUNNING), RelayedLedger.beside(address) as relayed:
+        with only_writer(Place(address).relayed, RUNNING), RelayedLedger.open(address, readonly=True) as relayed:
             yield relayed
         return
     with Ledger.open(address) as ledger, ledger.lock(f"{RUNNING} {shard}".rstrip()):

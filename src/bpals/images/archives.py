@@ -20,7 +20,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -203,10 +203,9 @@ class Folder(Holder):
         except OSError:  # a folder that may not be listed holds no image for us: its images are counted as missing
             return []
 
-    @contextmanager
-    def reading(self) -> Iterator[Reader]:
+    def reading(self) -> AbstractContextManager[Reader]:
         """Open nothing yet: each file is opened when it is read."""
-        yield self._read
+        return nullcontext(self._read)
 
     def _read(self, entry: Entry, most: int) -> bytes:
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from bpals.errors import JudgeError, Stopped
 from bpals.judges.runner.messages import RetriesExhausted, RunEnding
 from bpals.judges.runner.progress import Progress
-from bpals.judges.runner.retry import CircuitBreaker, ConcurrencyLimit, RetryPolicy, RunPolicy, is_server_state
+from bpals.judges.runner.retry import CircuitBreaker, ConcurrencyLimit, RunPolicy, is_server_state
 from bpals.judges.runner.transport import Endpoint, HttpResponse, TransientError, Transport
 from bpals.store.ledger import Attempt
 from bpals.types import BadReply, Client, R, ReadReply, RequestRefused
@@ -26,7 +26,7 @@ REQUESTS_PER_IMAGE = 8
 class Server:
     """One endpoint: its health, its limit, and the requests that wait for it."""
 
-    def __init__(self, endpoint: Endpoint, policy: RetryPolicy, draw: random.Random) -> None:
+    def __init__(self, endpoint: Endpoint, policy: RunPolicy, draw: random.Random) -> None:
         """Start in good health, with nothing waiting."""
         self.endpoint = endpoint
         self.limit = ConcurrencyLimit(policy.in_flight)
@@ -165,16 +165,6 @@ class ServerPool:
         self.servers = [Server(endpoint, policy, self.draw) for endpoint in endpoints]
         self.draining = asyncio.Event()
         self._room = asyncio.Event()
-
-    @property
-    def in_flight(self) -> int:
-        """How many requests are open."""
-        return sum(server.in_flight for server in self.servers)
-
-    @property
-    def limit(self) -> int:
-        """How many may be open."""
-        return sum(server.limit.now for server in self.servers)
 
     async def slot(self, requests: int) -> Slot:
         """Wait until a server has room for another image of so many requests, and reserve it."""

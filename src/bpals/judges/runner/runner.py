@@ -175,7 +175,10 @@ class Runner:
 
     async def _supervised(self, work: Callable[[], Awaitable[None]]) -> Tally:
         """Do the work with a writer, a watcher and signal handlers around it."""
-        self._sink = self._open_sink()
+        self._sink: Writer | Batch = self.batch
+        if self._ledger is not None:
+            self._sink = writer = Writer(self._ledger, self._plan, self._progress)
+            writer.task.add_done_callback(partial(self._ended, now=True))
         watching = asyncio.create_task(self._keep_watching())
         with _signals(self._interrupt), _rare_collection():
             try:
@@ -194,13 +197,6 @@ class Runner:
         if self._error:
             raise self._error
         return tally
-
-    def _open_sink(self) -> Writer | Batch:
-        if self._ledger is None:
-            return self.batch
-        writer = Writer(self._ledger, self._plan, self._progress)
-        writer.task.add_done_callback(partial(self._ended, now=True))
-        return writer
 
     async def _ask_all(self, requests: Iterable[Request]) -> None:
         plan, judge = self._plan, self._judge
@@ -358,7 +354,8 @@ class Runner:
 
     def _snapshot(self) -> Snapshot:
         # A judge in this process has no open requests, and no limit to them.
-        in_flight, limit = (self._pool.in_flight, self._pool.limit) if self._pool else (0, 0)
+        servers = self._pool.servers if self._pool else []
+        in_flight, limit = sum(server.in_flight for server in servers), sum(server.limit.now for server in servers)
         return self._progress.snapshot(time.monotonic(), in_flight=in_flight, limit=limit)
 
     def _tally(self) -> Tally:

@@ -36,7 +36,15 @@ class Writer:
 
     async def put(self, response: Response) -> asyncio.Future[None]:
         """Wait for room in the queue and take a response; the future is done when it is durable."""
-        image = self._row(response)
+        request = response.request
+        image = AskedFilm(
+            image_id=request.image_id,
+            sha256=request.sha256,
+            control=request.control,
+            replies=response.replies,
+            judgments=() if request.control else to_judgments(self._plan.questions, response.replies),
+            failures=response.failures,
+        )
         while self._rows >= self._plan.pace.queue_rows and not self.task.done():
             self._room.clear()
             await self._room.wait()
@@ -50,17 +58,6 @@ class Writer:
         self._rows += len(image.replies)
         self._some.set()
         return durable
-
-    def _row(self, response: Response) -> AskedFilm:
-        request = response.request
-        return AskedFilm(
-            image_id=request.image_id,
-            sha256=request.sha256,
-            control=request.control,
-            replies=response.replies,
-            judgments=() if request.control else to_judgments(self._plan.questions, response.replies),
-            failures=response.failures,
-        )
 
     def note(self, kind: str, detail: str) -> None:
         """Queue an event; it is written with the next images."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import sqlalchemy
-from sqlalchemy import Connection, Dialect, Select, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Dialect, Select, Table, delete, func, insert, select, update
 
 from bpals.errors import ContractBroken, UsageError
 from bpals.findings import Vocabulary
@@ -176,7 +176,12 @@ class FilmRows:
     at: str
     replies: list[Row]
     judgments: list[Row]
-    attempts: dict[tuple[int, int, int], Row]  # by the run, the number of the question, and which try it was
+    attempts: dict[tuple[int, int, int], Row]  # `by_try`
+
+
+def by_try(rows: Iterable[Row]) -> dict[tuple[int, int, int], Row]:
+    """Give rows of `attempt` by their run, the number of the question, and which try it was: each try once."""
+    return {(row[0], row[1], row[2]): row for row in rows}
 
 
 def _clean(words: str) -> str:
@@ -217,13 +222,10 @@ def write_films(connection: Connection, question_set: QuestionSet, run_id: int, 
             at=at,
             replies=question_set.reply_rows(film),
             judgments=question_set.judgment_rows(film),
-            attempts={
-                (run_id, each.number, each.attempt): (
-                    *(run_id, each.number, each.attempt, each.kind, each.status),
-                    *(_clean(each.message), at),
-                )
+            attempts=by_try(
+                (run_id, each.number, each.attempt, each.kind, each.status, _clean(each.message), at)
                 for each in film.failures
-            },
+            ),
         )
         for film in films
     ]
@@ -341,12 +343,8 @@ def _judged(connection: Connection, question_set: QuestionSet, about: str, subje
         **dict.fromkeys(("p_present", "logit_present", "logit_absent", "mass"), pl.Float64()),
         "why": pl.String(),
     }
-    query = (
-        select(*(JUDGMENT.c[name] for name in columns))
-        .select_from(FILM.join(JUDGMENT, JUDGMENT.c.film_id == FILM.c.film_id))
-        .where(FILM.c.judge_id == question_set.judge_id, JUDGMENT.c.number.in_(list(numbers)))
-    )
-    given = pl.concat(_blocks(connection, query, columns))
+    asked = JUDGMENT.c.number.in_(list(numbers))
+    given = pl.concat(_blocks(connection, question_set, JUDGMENT, columns, asked))
     named = pl.DataFrame([*numbers.items()], schema={"number": pl.Int32(), "subject": subject}, orient="row")
     return given.join(named, on="number").join(_films(connection, question_set, control=False), on="film_id")
 
@@ -355,20 +353,11 @@ def replies(
     connection: Connection, question_set: QuestionSet, *, control: bool, image_ids: Sequence[str] | None
 ) -> pl.DataFrame:
     """Give every reply about the images of the dataset, some of them, or the controls, with its evidence."""
-    stored = ("outcome", "logit", "mass", "method", "prompt_tokens", "cached_tokens", "output_tokens", "latency_ms")
-    columns = {
-        "film_id": pl.Int64(),
-        **{name: REPLIES[name] for name in ("number", *stored, "attempts", "why")},
-        "raw": pl.Binary(),
-    }
-    query = (
-        select(*(REPLY.c[name] for name in columns))
-        .select_from(FILM.join(REPLY, REPLY.c.film_id == FILM.c.film_id))
-        .where(FILM.c.judge_id == question_set.judge_id, _IS_CONTROL[control])
-    )
-    if image_ids is not None:
-        query = query.where(FILM.c.image_id.in_(image_ids))
-    given = pl.concat(_unpacked(block) for block in _blocks(connection, query, columns))
+    stored = {column.name: REPLIES[column.name] for column in REPLY.columns if column.name in REPLIES}
+    columns = {"film_id": pl.Int64(), **stored, "raw": pl.Binary()}
+    wanted = [_IS_CONTROL[control]] if image_ids is None else [_IS_CONTROL[control], FILM.c.image_id.in_(image_ids)]
+    blocks = _blocks(connection, question_set, REPLY, columns, *wanted)
+    given = pl.concat(_unpacked(block) for block in blocks)
     fields = ("subject", "about", "polarity", "wording")
     questions = pl.DataFrame(
         [(number, *(getattr(q, field) for field in fields)) for number, q in enumerate(question_set.questions)],
@@ -399,13 +388,21 @@ def _unpacked(block: pl.DataFrame) -> pl.DataFrame:
 
 def _films(connection: Connection, question_set: QuestionSet, *, control: bool) -> pl.DataFrame:
     columns = {"film_id": pl.Int64(), "image_id": pl.String(), "control": pl.String()}
-    here = (FILM.c.judge_id == question_set.judge_id, _IS_CONTROL[control])
-    query = select(*(FILM.c[name] for name in columns)).where(*here)
-    return pl.concat(_blocks(connection, query, columns))
+    return pl.concat(_blocks(connection, question_set, FILM, columns, _IS_CONTROL[control]))
 
 
-def _blocks(connection: Connection, query: Select[Any], columns: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-    """Read in blocks, so that Python objects live only until their block is a frame; the first is empty."""
+def _blocks(
+    connection: Connection,
+    question_set: QuestionSet,
+    table: Table,
+    columns: Mapping[str, pl.DataType],
+    *where: ColumnElement[bool],
+) -> Iterator[pl.DataFrame]:
+    """Read a judge's images, replies or judgments in blocks; the first is empty."""
+    # In blocks, so that Python objects live only until their block is a frame.
+    joined = FILM if table is FILM else FILM.join(table, table.c.film_id == FILM.c.film_id)
+    query = select(*(table.c[name] for name in columns)).select_from(joined)
+    query = query.where(FILM.c.judge_id == question_set.judge_id, *where)
     yield pl.DataFrame(schema=dict(columns))
     for rows in connection.execution_options(stream_results=True).execute(query).partitions(BLOCK):
         values = zip(columns.items(), zip(*rows, strict=True), strict=True)

@@ -41,7 +41,7 @@ class Ledger:
         self.dialect: Dialect = backend.dialect
         self.where = backend.where  # for people: a path, or an address without its password
         self._now = Ready(select(self.clock))
-        self._asked: dict[int, QuestionSet] = {}
+        self._question_sets: dict[int, QuestionSet] = {}
 
     @classmethod
     def open(
@@ -124,7 +124,7 @@ class Ledger:
         """Give the id of a judge; a name that is bound to another judge, other questions or data is refused."""
         judge_id = self.change(lambda connection: runs.enrol(connection, card, questions, dataset))
         # A judge without any answer can be replaced, and its number given to another.
-        self._asked.pop(judge_id, None)
+        self._question_sets.pop(judge_id, None)
         return judge_id
 
     def differing(self, card: JudgeCard, questions: Sequence[Question], dataset: str) -> list[str]:
@@ -153,9 +153,9 @@ class Ledger:
 
     def _questions_of(self, judge_id: int) -> QuestionSet:
         """Read a judge's questions once: they never change."""
-        if judge_id not in self._asked:
-            self._asked[judge_id] = self.look(lambda connection: runs.question_set(connection, judge_id))
-        return self._asked[judge_id]
+        if judge_id not in self._question_sets:
+            self._question_sets[judge_id] = self.look(lambda connection: runs.question_set(connection, judge_id))
+        return self._question_sets[judge_id]
 
     def done(self, judge_id: int, *, retry_failed: bool = False) -> dict[str, str]:
         """Give the images with all their replies, each with its hash; or only those without a failure."""

@@ -1,7 +1,7 @@
 """The log of the reading room: each entry holds the hash of the one before.
 
 Editing, removing or reordering an entry breaks the chain at that place. An edited review or adjudication no longer
-matches the digest in its entry. `verify` names the first such place.
+matches the digest in its entry. `check` names the first such place.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Head:
 class Checked:
     """A log that was checked from end to end at one moment."""
 
-    found: tuple[str, ...]  # what is wrong, the first bad sequence first; empty if all is well
+    found: list[str]  # what is wrong, the first bad sequence first; empty if all is well
     head: Head
 
 
@@ -142,12 +142,7 @@ def check(ledger: Ledger, *, known: Head | None = None) -> Checked:
 
     `known` is a head that was kept elsewhere: with it a log that was cut off or replaced as a whole shows too.
     """
-    return ledger.look(lambda connection: Checked(found=tuple(_problems(connection, known)), head=head(connection)))
-
-
-def verify(ledger: Ledger, *, known: Head | None = None) -> list[str]:
-    """List what is wrong, the first bad sequence first; nothing if all is well."""
-    return [*check(ledger, known=known).found]
+    return ledger.look(lambda connection: Checked(found=_problems(connection, known), head=head(connection)))
 
 
 def _problems(connection: Connection, known: Head | None) -> list[str]:

@@ -324,7 +324,7 @@ class RelayedLedger(Ledger):
         """Give the id of a judge; a name that is bound to another judge, other questions or data is refused."""
         given = {"card": _plain(asdict(card)), "questions": [asdict(each) for each in questions], "dataset": dataset}
         judge_id = int(self._client.call("enrol", given)["judge_id"])
-        self._asked.pop(judge_id, None)
+        self._question_sets.pop(judge_id, None)
         return judge_id
 
     def note_observed(self, judge_id: int, observed: Mapping[str, object]) -> None:

@@ -251,11 +251,9 @@ class FileBackend:
             yield connection
         self._empty_log_if_due()
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> contextlib.AbstractContextManager[Connection]:
         """Open a transaction that reads one moment, whoever else writes meanwhile."""
-        with self._use(self._readers, "BEGIN") as connection:
-            yield connection
+        return self._use(self._readers, "BEGIN")
 
     def change(self, work: Callable[[Connection], _Result]) -> _Result:
         """Do some work in a transaction that may write, and give its result once that is durable."""

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from bpals.errors import ContractBroken, UsageError, WorkspaceError
-from bpals.store.ledger import AskedFilm, Attempt, Ledger
+from bpals.store.ledger import AskedFilm, Ledger
 from bpals.store.ledger.relay import (
     RelayClient,
     RelayedLedger,
@@ -34,7 +34,7 @@ from bpals.store.ledger.schema import STUDY
 from bpals.store.ledger.sqlite import Place
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge_status import status_of
-from bpals.types import Reply, Usage
+from bpals.types import Attempt, Reply, Usage
 from world import datasets
 from world.datasets import ask
 from world.ledgers import CARD, QUESTIONS, asked, enrolled, failed, snapshot

@@ -16,8 +16,7 @@ from bpals.judges.runner.messages import RetriesExhausted, RunEnding
 from bpals.judges.runner.progress import Progress
 from bpals.judges.runner.retry import CircuitBreaker, ConcurrencyLimit, RunPolicy, is_server_state
 from bpals.judges.runner.transport import Endpoint, HttpResponse, TransientError, Transport
-from bpals.store.ledger import Attempt
-from bpals.types import BadReply, Client, R, ReadReply, RequestRefused
+from bpals.types import Attempt, BadReply, Client, R, ReadReply, RequestRefused
 
 # Requests that one open image is expected to fill: 64 open requests are 8 images.
 REQUESTS_PER_IMAGE = 8

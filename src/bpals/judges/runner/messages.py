@@ -10,8 +10,7 @@ from typing import Literal
 from bpals.errors import ContractBroken
 from bpals.judges.runner.retry import RunPolicy
 from bpals.judges.runner.transport import Endpoint
-from bpals.store.ledger import Attempt
-from bpals.types import Film, Judgment, Outcome, Question, Refusal, Reply
+from bpals.types import Attempt, Film, Judgment, Outcome, Question, Refusal, Reply
 
 # One answer of a pair is no evidence: the pair takes the first of these outcomes that one of its replies has.
 GRAVEST: tuple[Outcome, ...] = ("failed", "refused", "unparsed", "unsupported", "abstained")
@@ -82,7 +81,6 @@ class Response:
     request: Request
     replies: list[Reply]
     failures: list[Attempt] = field(default_factory=list)
-    """Tries that failed; its number is the first question's, where several travel in one request."""
     refused: bool = False
     """The server refused a request for good."""
     lost: bool = False

@@ -24,7 +24,7 @@ from bpals.errors import ContractBroken, UsageError
 from bpals.findings import Vocabulary
 from bpals.store.ledger.locks import lock_answers
 from bpals.store.ledger.schema import ATTEMPT, FILM, JUDGE, JUDGMENT, OUTCOMES, REPLY, now
-from bpals.types import FILM_ANSWERS, OUTCOME, Judgment, Question, Reply, answers_schema
+from bpals.types import FILM_ANSWERS, OUTCOME, Attempt, Judgment, Question, Reply, answers_schema
 
 LONG = 256  # bytes from which on a packet is compressed
 # More tokens are not kept. So the second byte of a packet is 0 unless it is compressed: zlib never begins like that.
@@ -64,17 +64,6 @@ _IS_CONTROL = {True: FILM.c.control != "", False: FILM.c.control == ""}
 Row = tuple[Any, ...]
 Known = sqlalchemy.Row[Any]  # of `film`: image_id, control, film_id, sha256, failed
 _Key = tuple[str, str]  # image id and control
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One failed try to get one reply."""
-
-    number: int  # of the question, from 0
-    attempt: int  # which try it was, from 1
-    kind: str  # one word for counting: `timeout`, `status`, `bad_reply`
-    status: int | None = None  # the HTTP status, where there was one
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +179,7 @@ def _clean(words: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _insert_text(table: Table, count: int, dialect: Dialect) -> str:
+def insert_text(table: Table, count: int, dialect: Dialect) -> str:
     """Compile an insert of so many rows, once per engine."""
     blank = [dict.fromkeys(table.columns.keys())] * count
     return str(insert(table).values(blank).compile(dialect=dialect))
@@ -207,7 +196,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Sequence[Row]])
         many = [
             tuple(None if isinstance(value, float) and math.isnan(value) else value for value in one) for one in many
         ]
-    connection.exec_driver_sql(_insert_text(table, len(rows[0]), connection.dialect), many)
+    connection.exec_driver_sql(insert_text(table, len(rows[0]), connection.dialect), many)
 
 
 def write_films(connection: Connection, question_set: QuestionSet, run_id: int, films: Iterable[AskedFilm]) -> None:

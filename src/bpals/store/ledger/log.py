@@ -65,7 +65,11 @@ class Log:
         reply: Mapping[str, Any] | None = None,
     ) -> int:
         """Add an entry, and give its sequence."""
-        sequence, previous = self._find_last()
+        if self._last is None:
+            hold(self._connection)
+            last = _LAST.first(self._connection)
+            self._last = (int(last.sequence), str(last.hash)) if last else (0, GENESIS)
+        sequence, previous = self._last
         entry = {
             "sequence": sequence + 1,
             "at": now(),
@@ -81,13 +85,6 @@ class Log:
         _INSERT.run(self._connection, **entry, hash=made)
         self._last = (sequence + 1, made)
         return sequence + 1
-
-    def _find_last(self) -> tuple[int, str]:
-        if self._last is None:
-            hold(self._connection)
-            last = _LAST.first(self._connection)
-            self._last = (int(last.sequence), str(last.hash)) if last else (0, GENESIS)
-        return self._last
 
 
 def append(connection: Connection, **entry: Any) -> int:

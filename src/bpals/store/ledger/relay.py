@@ -24,12 +24,12 @@ from typing import Any
 from bpals import errors
 from bpals.errors import BpalsError, UsageError, WorkspaceError
 from bpals.store.ledger import runs
-from bpals.store.ledger.answers import AskedFilm, Attempt
+from bpals.store.ledger.answers import AskedFilm
 from bpals.store.ledger.ledger import Backend, Ledger
 from bpals.store.ledger.locks import RUNNING, SERVING, holder, only_writer
 from bpals.store.ledger.postgres import is_url
 from bpals.store.ledger.sqlite import Place
-from bpals.types import JudgeCard, Judgment, Question, Reply, Usage
+from bpals.types import Attempt, JudgeCard, Judgment, Question, Reply, Usage
 
 # Bytes of one message: a commit of 1,000 images with long text answers has about 50 MB.
 LONGEST = 256 << 20

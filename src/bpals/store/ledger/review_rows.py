@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 from sqlalchemy import Column, Connection, Double, Integer, Row, RowMapping, Select, Table, func, insert, select
-from sqlalchemy.dialects import sqlite
 
+from bpals.store.ledger.answers import insert_text
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.schema import ACCOUNT, ADJUDICATION, CASE, DRAWN, READING, REVIEW, STUDY
 from bpals.types import VERDICT
@@ -75,7 +75,8 @@ def store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]
         first = int(_last_number(table).value(connection)) + 1
         numbers: Sequence[int] = range(first, first + len(whole))
         placed = [(number, *row.values()) for number, row in zip(numbers, whole, strict=True)]
-        connection.exec_driver_sql(_plain_insert(table), placed)
+        # Compiled once: for 14 rows SQLAlchemy takes longer than SQLite.
+        connection.exec_driver_sql(insert_text(table, 1, connection.dialect), placed)
     else:
         (identity,) = table.primary_key.columns
         added = connection.execute(insert(table).returning(identity, sort_by_parameter_order=True), whole)
@@ -87,12 +88,6 @@ def store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]
 def _last_number(table: Table) -> Ready:
     (identity,) = table.primary_key.columns
     return Ready(select(func.coalesce(func.max(identity), 0)))
-
-
-@functools.cache
-def _plain_insert(table: Table) -> str:
-    """Compile the statement once: for 14 rows SQLAlchemy takes longer than SQLite."""
-    return str(insert(table).compile(dialect=sqlite.dialect()))
 
 
 def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame:

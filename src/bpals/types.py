@@ -420,6 +420,21 @@ class Judgment:
     why: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One failed try to get one reply."""
+
+    number: int
+    """Of the question, from 0; of the first one, where several travel in one request."""
+    attempt: int
+    """Which try it was, from 1."""
+    kind: str
+    """One word for counting: `timeout`, `status`, `bad_reply`."""
+    status: int | None = None
+    """The HTTP status, where there was one."""
+    message: str = ""
+
+
 R = TypeVar("R")
 ReadReply = Callable[[Mapping[str, Any]], R]
 """Turns the JSON object of a server's reply into what the judge wants; raises BadReply if it cannot."""

@@ -11,8 +11,7 @@ import shape
 from bpals.errors import NotNow, NotYours, Refused, StaleVersion
 from bpals.room.desk.desk import Desk
 from bpals.room.desk.readings import Answer, Box, Spent
-from bpals.store.ledger import Ledger
-from bpals.store.ledger.log import verify
+from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.schema import ENTRY, REVIEW
 from world import desks
 
@@ -55,7 +54,7 @@ def test_c01_8_reviewers_800_submits_at_once(ledger_address):
         for reader, view in zip(readers, views, strict=True):
             kept = desk.reading(reader, view.reading_id)
             assert (kept.version, kept.answer.note) == (100, f"{reader.name}, 99")
-        assert verify(ledger) == []
+        assert log.check(ledger).found == []
 
 
 def test_c02_a_double_click_is_one_answer_and_the_second_reply_is_the_first(open_desk, shared_ledger):
@@ -140,7 +139,7 @@ def test_c07_after_a_kill_between_commit_and_reply_the_retry_gets_the_stored_ans
         saved = desks.lock(desk, ann, view, desks.says("Mass"), key="before the kill")
         assert (saved.version, saved.reply["state"]) == (1, "locked")
         assert desk.reviews().height == len(desks.FINDINGS)
-        assert verify(ledger) == []
+        assert log.check(ledger).found == []
 
 
 def test_c08_the_lock_holds_and_an_amendment_needs_a_reason(open_desk):

@@ -30,11 +30,11 @@ def test_where_there_are_plenty_the_next_cases_cost_no_write(open_desk, shared_l
     desk, ann = open_desk("ann", cases=40, batch=40)
     first = desk.next(ann)
     assert len(first.ahead) == 2
-    before = log.head(shared_ledger)
+    before = shared_ledger.look(log.head)
     desks.lock(desk, ann, first.current)
-    after = log.head(shared_ledger)
+    after = shared_ledger.look(log.head)
     assert desk.next(ann).current.reading_id == first.ahead[0].reading_id
-    assert log.head(shared_ledger) == after != before
+    assert shared_ledger.look(log.head) == after != before
 
 
 def test_what_was_ahead_comes_next(open_desk):

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from bpals.store.ledger.review_rows import CONSENSUS, REVIEW_COLUMNS, digest, store_reviews
+from bpals.store.ledger.review_rows import CONSENSUS, REVIEW_COLUMNS, digest, store
 from bpals.store.ledger.schema import REVIEW
 from world import desks
 
@@ -46,7 +46,7 @@ def test_reviews_from_a_file_stand_beside_those_of_the_room(open_desk, shared_le
         "phase": "imported", "round": 0, "repeat": 0, "verdict": "uncertain", "saw_signal": 0,
         "source": "reads.csv sha256:0", "external_id": f"of {desk.study.name}", "at": "2020-01-01T00:00:00+00:00",
     }  # fmt: skip
-    shared_ledger.change(lambda connection: store_reviews(connection, [row]))
+    shared_ledger.change(lambda connection: store(connection, REVIEW, [row]))
     brought = desk.reviews().filter(pl.col("phase") == "imported")
     assert brought.select("finding", "verdict", "stands").rows() == [("Fracture", "uncertain", True)]
 

@@ -62,7 +62,7 @@ def test_t01_the_machines_clock_moves_and_order_leases_and_durations_do_not(open
     assert all(0 <= seconds < 600 for seconds in said["wall_s"])
     held = [row for row in desks.rows(shared_ledger, READING) if row.study_id == desk.study_id]
     assert {row.state for row in held} <= {"leased", "locked", "done"}
-    assert log.verify(shared_ledger) == []
+    assert log.check(shared_ledger).found == []
 
 
 def test_t03_workers_with_skewed_clocks_do_no_work_twice(open_desk, shared_ledger):

@@ -1,5 +1,7 @@
 """Draws: which of them are the same, and which has all the films of another."""
 
+from dataclasses import asdict
+
 import pytest
 
 from bpals.store.shards import Draw
@@ -22,7 +24,7 @@ def test_where_all_are_drawn_seed_and_limit_are_of_no_account():
 def test_a_draw_is_read_as_it_was_written():
     """There and back, and none where a run of before did not write it."""
     draw = Draw.of(NAMES, 5, 3)
-    assert Draw.read({"draw": draw.as_dict()}) == draw
+    assert Draw.read({"draw": asdict(draw)}) == draw
     assert Draw.read({"todo": 3}) is None
 
 

@@ -1,6 +1,7 @@
 """What is missing between the shards of a judge and one whole run."""
 
 import itertools
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ ALL, SOME, FEW = (Draw.of(NAMES, limit, 0) for limit in (None, 9, 4))
 
 def ran(shard="", draw=ALL, state="done", *, began=1, **more):
     """A run as a ledger lists it."""
-    plan = {"draw": draw.as_dict(), **({"shard": shard} if shard else {}), **more}
+    plan = {"draw": asdict(draw), **({"shard": shard} if shard else {}), **more}
     return {"began": f"2026-01-01T00:00:{began:02}", "state": state, "plan": plan}
 
 

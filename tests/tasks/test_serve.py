@@ -69,7 +69,7 @@ def test_what_is_read_flows_back_into_signal_and_queue(opening):
         signals = room.room.desk.reviews().filter(reading_id=case["reading_id"], saw_signal=1)["signal"].unique()
         assert signals.to_list() == [told["last"]["version"]]
         assert told["last"]["drawn"] > 0
-    assert verify_log(opening.workspace).found == ()
+    assert verify_log(opening.workspace).found == []
 
 
 def test_a_room_that_was_closed_goes_on_where_it_was(opening):
@@ -148,7 +148,7 @@ def test_an_account_and_a_file_of_reads_come_in_beside_an_open_room(opening, tmp
         assert (told.read, told.reviews["finding"].to_list()) == (2, ["Effusion", "Fracture"])
         assert import_reviews(opening.workspace, tmp_path / "reads.csv").already == 2
         assert room.room.desk.reviews()["reader"].to_list() == ["ann", "ann"]
-    assert verify_log(opening.workspace).found == ()
+    assert verify_log(opening.workspace).found == []
 
 
 def test_r23_a_judge_run_that_began_before_the_room_keeps_it_closed_and_says_what_to_do(opening):

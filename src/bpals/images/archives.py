@@ -20,7 +20,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -203,10 +203,9 @@ class Folder(Holder):
         except OSError:  # a folder that may not be listed holds no image for us: its images are counted as missing
             return []
 
-    @contextmanager
-    def reading(self) -> Iterator[Reader]:
+    def reading(self) -> AbstractContextManager[Reader]:
         """Open nothing yet: each file is opened when it is read."""
-        yield self._read
+        return nullcontext(self._read)
 
     def _read(self, entry: Entry, most: int) -> bytes:
         try:
@@ -377,21 +376,16 @@ class StreamedTar(Holder):
                 raise FilmError(f"{self.path.name} is cut short or damaged after {number:,} members") from None
             yield Entry(member.name, member.size, number, pixels, refusal)
 
-    @contextmanager
-    def unpacked(self) -> Iterator[IO[bytes]]:
-        """Open it as the stream of its unpacked bytes."""
+    def members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
+        """Walk through it once: each member with its number, and the stream, which stands behind its header."""
         with self.path.open("rb") as stored:
             start = stored.read(6)
             most = _most_unpacked(stored)
             unpack = bz2.open if start.startswith(BZIP2) else lzma.open if start.startswith(XZ) else gzip.open
             with unpack(stored) as packed:
-                yield ForwardStream(packed, most)  # type: ignore[misc, arg-type]
-
-    def members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
-        """Walk through it once: each member with its number, and the stream, which stands behind its header."""
-        with self.unpacked() as stream:
-            for number, member in enumerate(_walk_members(stream, self.path)):
-                yield number, member, stream
+                stream: IO[bytes] = ForwardStream(packed, most)  # type: ignore[assignment, arg-type]
+                for number, member in enumerate(_walk_members(stream, self.path)):
+                    yield number, member, stream
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
@@ -440,8 +434,8 @@ def _read_member(stream: IO[bytes], member: tarfile.TarInfo, entry: Entry) -> by
     return content
 
 
-class _Unpacked:
-    """A stream as `tarfile` needs it, whose places are unpacked bytes, and which stops at a bomb."""
+class ForwardStream:
+    """The unpacked bytes of any compressed file, as `tarfile` needs them: it only goes forward, and stops at a bomb."""
 
     def __init__(self, stored: IO[bytes], most: int) -> None:
         """Begin at the start."""
@@ -459,8 +453,16 @@ class _Unpacked:
             raise OSError("a header of the tar claims an impossible length")
         return self._unpack(size)
 
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go on to a place."""
+        if whence != 0 or offset < self._at:
+            raise OSError("a compressed tar is read forward only")
+        return self._go_on_to(offset)
+
     def _unpack(self, size: int) -> bytes:
-        raise NotImplementedError
+        content = self._stored.read(size)
+        self._advance(len(content))
+        return content
 
     def _advance(self, count: int) -> None:
         self._at += count
@@ -474,21 +476,6 @@ class _Unpacked:
         return self._at
 
 
-class ForwardStream(_Unpacked):
-    """The unpacked bytes of any compressed file; it only goes forward."""
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go on to a place."""
-        if whence != 0 or offset < self._at:
-            raise OSError("a compressed tar is read forward only")
-        return self._go_on_to(offset)
-
-    def _unpack(self, size: int) -> bytes:
-        content = self._stored.read(size)
-        self._advance(len(content))
-        return content
-
-
 class _Mark(NamedTuple):
     """The unpacker as it was at one place."""
 
@@ -497,8 +484,8 @@ class _Mark(NamedTuple):
     state: zlib._Decompress
 
 
-class Gunzip(_Unpacked):
-    """The unpacked bytes of a gzip; going back is cheap."""
+class Gunzip(ForwardStream):
+    """The unpacked bytes of a gzip, which also goes back, and cheaply."""
 
     def __init__(self, stored: IO[bytes], most: int, *, every: int = EVERY) -> None:
         """Begin at the start."""

@@ -12,9 +12,9 @@ import math
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,6 @@ from PIL import Image
 from bpals.errors import MissingExtra
 from bpals.images.formats import JPEG_START, MOST_BYTES, Inflated, Refused, check_size, read_jpeg_header
 from bpals.images.picture import Picture, Plate, span, stretch
-
-Decoded = TypeVar("Decoded", Picture, Plate)
 
 MAGIC_AT, MAGIC = 128, b"DICM"
 DEFLATED = "1.2.840.10008.1.2.1.99"
@@ -55,15 +53,39 @@ UNREADABLE = (
 
 def decode_dicom(content: bytes) -> Picture:
     """Decode one image as a display would show it."""
-    return _decode(content, _picture)
+    with _decoding(content) as (record, stored, notes):
+        if record.PhotometricInterpretation in COLOURS:
+            return _uncoloured(stored, notes)
+        image = _displayed(record, stored)
+        if "inverted" in notes:
+            image = Image.fromarray(np.uint8(255) - np.asarray(image))
+        return Picture(image=image, notes=notes)
 
 
 def expose_dicom(content: bytes) -> Plate:
     """Decode one image with every value that it stores, and the window through which a display would show it."""
-    return _decode(content, _plate)
+    with _decoding(content) as (record, stored, notes):
+        if record.PhotometricInterpretation in COLOURS:
+            return Plate.of(_uncoloured(stored, notes))
+        places, window, level, intercept, slope = _scale(record, stored)
+        values, top = places[_codes(record, stored)], int(places.max())
+        if "inverted" in notes:
+            values, level, slope, intercept = top - values, top - level, -slope, intercept + slope * top
+        return Plate(
+            values=values,
+            bits=max(8, top.bit_length()),
+            window=window,
+            level=level,
+            notes=notes,
+            slope=slope,
+            intercept=intercept,
+            spacing_mm=_spacing(record),
+        )
 
 
-def _decode(content: bytes, make: Callable[[Any, str], Decoded]) -> Decoded:
+@contextmanager
+def _decoding(content: bytes) -> Generator[tuple[Any, npt.NDArray[Any], tuple[str, ...]], None, None]:
+    """Give the record, what it stores, and the notes; whatever fails inside is refused as a damaged file."""
     syntax, start = _transfer_syntax(content)
     if syntax == DEFLATED:
         _check_deflated(content, start)
@@ -74,7 +96,8 @@ def _decode(content: bytes, make: Callable[[Any, str], Decoded]) -> Decoded:
         raise MissingExtra.of("A film in DICOM", "dicom") from None
     with _silence():
         try:
-            return make(pydicom.dcmread(io.BytesIO(content), specific_tags=list(TAGS)), syntax)
+            record = pydicom.dcmread(io.BytesIO(content), specific_tags=list(TAGS))
+            yield record, *_stored(record, syntax)
         except EOFError:
             raise Refused("truncated", f"the DICOM ends early, after {len(content):,} bytes") from None
         except (BytesLengthException, InvalidDicomError, *UNREADABLE):
@@ -100,8 +123,7 @@ def _silence() -> Iterator[None]:
     """Keep pydicom from warning and logging: oddities are refused or noted, and tags name patients."""
     log = logging.getLogger("pydicom")
     was = log.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         log.setLevel(logging.CRITICAL + 1)
         try:
             yield
@@ -137,36 +159,6 @@ def _check_deflated(content: bytes, start: int) -> None:
         raise Refused("bomb", f"the DICOM of {len(content):,} bytes unpacks to over {MOST_BYTES:,}")
     if not packed.stream.eof:
         raise Refused("truncated", f"the DICOM ends early, after {len(content):,} bytes")
-
-
-def _picture(record: Any, syntax: str) -> Picture:
-    stored, notes = _stored(record, syntax)
-    if record.PhotometricInterpretation in COLOURS:
-        return _uncoloured(stored, notes)
-    image = _displayed(record, stored)
-    if "inverted" in notes:
-        image = Image.fromarray(np.uint8(255) - np.asarray(image))
-    return Picture(image=image, notes=notes)
-
-
-def _plate(record: Any, syntax: str) -> Plate:
-    stored, notes = _stored(record, syntax)
-    if record.PhotometricInterpretation in COLOURS:
-        return Plate.of(_uncoloured(stored, notes))
-    places, window, level, intercept, slope = _scale(record, stored)
-    values, top = places[_codes(record, stored)], int(places.max())
-    if "inverted" in notes:
-        values, level, slope, intercept = top - values, top - level, -slope, intercept + slope * top
-    return Plate(
-        values=values,
-        bits=max(8, top.bit_length()),
-        window=window,
-        level=level,
-        notes=notes,
-        slope=slope,
-        intercept=intercept,
-        spacing_mm=_spacing(record),
-    )
 
 
 def _stored(record: Any, syntax: str) -> tuple[npt.NDArray[Any], tuple[str, ...]]:

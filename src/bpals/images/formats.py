@@ -39,7 +39,6 @@ SMALL_BYTES = 1 << 20  # below this size no ratio is a danger
 
 PNG_START, JPEG_START = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 
-
 MOST_SCANS = 100  # a progressive JPEG has about ten, and each costs a pass over every pixel
 PADDING = 1 << 16  # bytes that may follow the end: cameras and archives pad
 DECODED = {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}  # baseline, extended, progressive, and two arithmetic frames

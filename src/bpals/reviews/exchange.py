@@ -17,7 +17,7 @@ from bpals.errors import TruthError
 from bpals.numeric import PAIR
 from bpals.reviews.verdicts import counted
 from bpals.store.ledger import log
-from bpals.store.ledger.review_rows import REVIEW_COLUMNS, every_consensus, reviews, store_reviews
+from bpals.store.ledger.review_rows import REVIEW_COLUMNS, every_consensus, reviews, store
 from bpals.store.ledger.schema import ENTRY, PHASES, REVIEW, STUDY, VERDICTS
 from bpals.text import several
 from bpals.types import VERDICT, Notice
@@ -136,7 +136,7 @@ def add_reviews(connection: Connection, reviews: pl.DataFrame, source: str) -> p
     new = reviews.unique("external_id", keep="first", maintain_order=True)
     new = new.join(here, on="external_id", how="anti", maintain_order="left")
     for part in new.select([name for name in KEPT.names() if name in REVIEW.c]).iter_slices(ENTRY_REVIEWS):
-        digests = store_reviews(connection, [{**row, "source": source} for row in part.iter_rows(named=True)])
+        digests = store(connection, REVIEW, [{**row, "source": source} for row in part.iter_rows(named=True)])
         log.append(connection, actor=log.ROOM, action="import", detail={"source": source, "reviews": digests})
     return new
 

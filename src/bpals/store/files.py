@@ -41,7 +41,7 @@ def list_files(files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
     return {name: {"sha256": sha256(content), "bytes": len(content)} for name, content in files.items()}
 
 
-def lists_files(record: Mapping[str, Any]) -> bool:
+def has_file_hashes(record: Mapping[str, Any]) -> bool:
     """Say whether a record lists every file with its hash."""
     files = record.get("files")
     return isinstance(files, dict) and all(isinstance(f, dict) and "sha256" in f for f in files.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from bpals.errors import UsageError
@@ -72,10 +72,6 @@ class Draw:
     def read(cls, plan: Mapping[str, Any]) -> Draw | None:
         """Read the draw from the plan of a run; None in ledgers that are older than this record."""
         return cls(**plan["draw"]) if "draw" in plan else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Give it for the plan of a run."""
-        return asdict(self)
 
     def covers(self, other: Draw) -> bool:
         """Say whether every image of the other draw is in this one: a larger draw holds the smaller."""

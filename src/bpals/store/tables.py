@@ -376,12 +376,7 @@ def _find_records(content: bytes, *, name: str, separator: str, words: TableWord
 
 
 def _find_quote_trouble(
-    padded: npt.NDArray[np.uint8],
-    marks: Places,
-    inside: npt.NDArray[np.bool_],
-    *,
-    separator: int,
-    words: TableWords,
+    padded: npt.NDArray[np.uint8], marks: Places, inside: npt.NDArray[np.bool_], *, separator: int, words: TableWords
 ) -> tuple[int, str] | None:
     """Find the first double quote that stands in the middle of a field, or the one that never closes; and its words."""
     is_quote = padded[marks + 1] == QUOTE

@@ -29,8 +29,8 @@ import polars as pl
 
 from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.store.files import (
+    has_file_hashes,
     list_files,
-    lists_files,
     only_one_in,
     parquet,
     replace_file,
@@ -95,7 +95,7 @@ class Workspace:
                 f"{self.path} was written by bpals {run.get('bpals', '?')} in format {written}; "
                 f"this bpals reads format {FORMAT}. {again}"
             )
-        if not lists_files(run):
+        if not has_file_hashes(run):
             raise WorkspaceError(f"{self.path / RUN} does not name its files: it is damaged. {again}")
         return dict(run)
 
@@ -265,15 +265,14 @@ class Workspace:
         again = _judge_again(self.path)
         try:
             text = path.read_bytes()
+            record = json.loads(text)
+            whole = record["format"] == FORMAT and has_file_hashes(record) and isinstance(record["counts"], dict)
+            whole = whole and isinstance(record["card"], dict) and f"{name}.parquet" in record["files"]
+            whole = whole and {f"{name}.parquet", f"{name}{FILMS}.parquet"}.issuperset(record["files"])
         except FileNotFoundError:
             raise UnknownName.of("finished judge", name, self.judge_names(), where=str(self.path)) from None
         except OSError as error:
             raise WorkspaceError(f"{path} cannot be read: {error.strerror}. {again}") from None
-        try:
-            record = json.loads(text)
-            whole = record["format"] == FORMAT and lists_files(record) and isinstance(record["counts"], dict)
-            whole = whole and isinstance(record["card"], dict) and f"{name}.parquet" in record["files"]
-            whole = whole and {f"{name}.parquet", f"{name}{FILMS}.parquet"}.issuperset(record["files"])
         except (ValueError, KeyError, TypeError):
             whole = False
         if not whole:
@@ -448,18 +447,16 @@ def open_image_checks(home: Path) -> ImageChecks | None:
     try:
         record = json.loads((home / CHECKS_RECORD).read_bytes())
         content = (home / CHECKS_TABLE).read_bytes()
-        whole = record["format"] == FORMAT and lists_files(record)
+        whole = record["format"] == FORMAT and has_file_hashes(record)
         whole = whole and record["files"][CHECKS_TABLE]["sha256"] == sha256(content)
+        table = pl.read_parquet(io.BytesIO(content)) if whole else None
     except (FileNotFoundError, NotADirectoryError):
         if (home / CHECKS_RECORD).exists():
             raise broken from None
         return None
     except (OSError, ValueError, KeyError, TypeError):
         raise broken from None
-    if not whole:
-        raise broken
-    table = pl.read_parquet(io.BytesIO(content))
-    if table.schema != FILM_CHECKS:
+    if table is None or table.schema != FILM_CHECKS:
         raise broken
     return ImageChecks(table=table, record=record)
 

@@ -14,7 +14,7 @@ import platform
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -233,7 +233,7 @@ def _ask(judge: Judge, context: _Context) -> JudgeRun:
             "seed": order.seed,
             "films_before": len(done),
             "films": len(done.keys() | todo),
-            "draw": draw.as_dict(),
+            "draw": asdict(draw),
             **({"shard": str(order.shard)} if order.shard else {}),
         },
         environment={"packages": packages(), "commit": commit()[0]},

@@ -15,10 +15,10 @@ from sqlalchemy import func, insert, select
 
 from bpals.errors import ContractBroken, UnknownName, UsageError, WorkspaceError
 from bpals.findings import NIH
-from bpals.store.ledger import AskedFilm, Attempt, Ledger, pack, unpack
+from bpals.store.ledger import AskedFilm, Ledger, pack, unpack
 from bpals.store.ledger.backend import insert_new
 from bpals.store.ledger.schema import STUDY
-from bpals.types import FILM_ANSWERS, JudgeCard, Judgment, Question, Reply, Usage, answers_schema
+from bpals.types import FILM_ANSWERS, Attempt, JudgeCard, Judgment, Question, Reply, Usage, answers_schema
 from world.ledgers import CARD, NIH_QUESTIONS, QUESTIONS, asked, enrolled, failed, snapshot
 
 pytestmark = pytest.mark.quick

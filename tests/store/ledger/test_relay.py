@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from bpals.errors import ContractBroken, UsageError, WorkspaceError
-from bpals.store.ledger import AskedFilm, Attempt, Ledger
+from bpals.store.ledger import AskedFilm, Ledger
 from bpals.store.ledger.relay import (
     RelayClient,
     RelayedLedger,
@@ -34,7 +34,7 @@ from bpals.store.ledger.schema import STUDY
 from bpals.store.ledger.sqlite import Place
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge_status import status_of
-from bpals.types import Reply, Usage
+from bpals.types import Attempt, Reply, Usage
 from world import datasets
 from world.datasets import ask
 from world.ledgers import CARD, QUESTIONS, asked, enrolled, failed, snapshot
@@ -94,7 +94,7 @@ def test_a_relayed_run_leaves_what_a_direct_one_leaves(tmp_path):
             ledger = closing.enter_context(Ledger.open(path))
             if relayed:
                 closing.enter_context(serving(ledger))
-                ledger = closing.enter_context(RelayedLedger.beside(path))
+                ledger = closing.enter_context(RelayedLedger.open(path, readonly=True))
             judge, run = enrolled(ledger)
             ledger.note_observed(judge, {"mass": 0.9, "where": Path("x")})
             ledger.write(judge, run, [asked("a.png"), failed("b.png"), failed("c.png")])
@@ -116,7 +116,11 @@ def test_what_is_refused_is_refused_in_the_same_words(path):
     def full(_ledger, _given):
         raise OSError(28, os.strerror(28), "ledger.sqlite")
 
-    with Ledger.open(path) as ledger, serving(ledger, {"full": full}), RelayedLedger.beside(path) as relayed:
+    with (
+        Ledger.open(path) as ledger,
+        serving(ledger, {"full": full}),
+        RelayedLedger.open(path, readonly=True) as relayed,
+    ):
         judge, run = enrolled(relayed)
         relayed.write(judge, run, [asked("a.png")])
         with pytest.raises(UsageError, match=r"model .*'a/b'.*'b/c'.*--name"):
@@ -208,13 +212,13 @@ def test_only_its_owner_may_use_the_socket():
 def test_a_long_path_is_no_obstacle(tmp_path):
     """The address of a socket has 107 characters at most; a workspace may lie deeper."""
     path = tmp_path / ("d" * 100) / ("e" * 100) / "ledger.sqlite"
-    with Ledger.open(path) as ledger, serving(ledger), RelayedLedger.beside(path) as relayed:
+    with Ledger.open(path) as ledger, serving(ledger), RelayedLedger.open(path, readonly=True) as relayed:
         assert enrolled(relayed) == (1, 1)
 
 
 def test_rubbish_on_the_socket_hurts_nobody(path):
     """A message that is none ends its connection; the others go on."""
-    with Ledger.open(path) as ledger, serving(ledger), RelayedLedger.beside(path) as relayed:
+    with Ledger.open(path) as ledger, serving(ledger), RelayedLedger.open(path, readonly=True) as relayed:
         for rubbish in (b"\xff" * 64, b"\0\0\0\x03{}}", b"\0\0\0\x02[]", b"\0\0", b"GET / HTTP/1.1\r\n\r\n"):
             with socket.socket(socket.AF_UNIX) as channel:
                 channel.settimeout(10)

@@ -22,7 +22,6 @@ class ChatAsker:
     """Asks a judge behind endpoints about images, several at a time."""
 
     batch = 1
-    concurrent = True
 
     def __init__(self, judge: ChatJudge, questions: tuple[Question, ...], pool: ServerPool) -> None:
         """Cut the questions into requests."""
@@ -40,10 +39,6 @@ class ChatAsker:
         """Wait until a server has room for another image."""
         return await self._pool.slot(self._requests)
 
-    def free(self, slot: Slot) -> None:
-        """Give the place of an image back."""
-        self._pool.free(slot)
-
     async def ask(self, requests: Sequence[Request], slot: Slot) -> list[Response]:
         """Ask every question about one image."""
         (request,) = requests
@@ -51,7 +46,7 @@ class ChatAsker:
         if self._at_once > 1:
             return [Response.joined(await self._together(request, slot, starts, first=True))]
         # The first question goes alone, so that the server has read the image when the others come together.
-        opening = await self._part(request, ImageClient(self._pool, slot, first=True), 0)
+        opening = await self._part(request, slot, 0, first=True)
         if opening.lost:
             # No others follow: one image that crashes the server would take it down once per question.
             why = f"not asked after the film's first question: {opening.replies[0].why}"
@@ -60,9 +55,7 @@ class ChatAsker:
         return [Response.joined([opening, *await self._together(request, slot, starts[1:], first=False)])]
 
     async def _together(self, request: Request, slot: Slot, starts: range, *, first: bool) -> list[Response]:
-        asking = (
-            self._part(request, ImageClient(self._pool, slot, first=first, number=start), start) for start in starts
-        )
+        asking = (self._part(request, slot, start, first=first) for start in starts)
         # All are waited for: an error that ends the run does not cut the others off.
         parts = []
         for part in await asyncio.gather(*asking, return_exceptions=True):
@@ -71,7 +64,8 @@ class ChatAsker:
             parts.append(part)
         return parts
 
-    async def _part(self, request: Request, client: ImageClient, start: int) -> Response:
+    async def _part(self, request: Request, slot: Slot, start: int, *, first: bool) -> Response:
+        client = ImageClient(self._pool, slot, first=first, number=start)
         questions = self._questions[start : start + self._at_once]
         asking = self._judge.ask_line(request.film, questions, client)
         response = await respond(self._name, request, questions, asking)
@@ -79,14 +73,12 @@ class ChatAsker:
             replace(reply, latency_s=reply.latency_s or client.latency_s, attempts=max(1, client.sends))
             for reply in response.replies
         ]
-        response.faults = client.faults
+        response.failures = client.failures
         return response
 
 
 class ThreadAsker:
     """Asks a judge that computes in this process, in one thread: image by image, or in batches where it takes them."""
-
-    concurrent = False
 
     def __init__(self, judge: ImageJudge, questions: tuple[Question, ...], progress: Progress) -> None:
         """Start no thread before it is needed."""
@@ -98,12 +90,6 @@ class ThreadAsker:
         self._ask_batch: Callable[..., Sequence[Sequence[Reply]]] | None = getattr(judge, "ask_batch", None)
         self.batch = max(1, int(getattr(judge, "batch", 1))) if self._ask_batch else 1
         self.ahead = 2 * self.batch + 2
-
-    async def slot(self) -> None:
-        """Wait for nothing: one batch is asked about after another."""
-
-    def free(self, slot: None) -> None:
-        """Release nothing."""
 
     def close(self) -> None:
         """Let go of the thread without waiting for the image that it is busy with."""

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bpals.errors import JudgeError, Stopped
-from bpals.judges.runner.messages import Fault, RetriesExhausted, RunEnding
+from bpals.judges.runner.messages import RetriesExhausted, RunEnding
 from bpals.judges.runner.progress import Progress
-from bpals.judges.runner.retry import CircuitBreaker, ConcurrencyLimit, RetryPolicy, RunPolicy, is_server_state
+from bpals.judges.runner.retry import CircuitBreaker, ConcurrencyLimit, RunPolicy, is_server_state
 from bpals.judges.runner.transport import Endpoint, HttpResponse, TransientError, Transport
-from bpals.types import BadReply, Client, R, ReadReply, RequestRefused
+from bpals.types import Attempt, BadReply, Client, R, ReadReply, RequestRefused
 
 # Requests that one open image is expected to fill: 64 open requests are 8 images.
 REQUESTS_PER_IMAGE = 8
@@ -25,7 +25,7 @@ REQUESTS_PER_IMAGE = 8
 class Server:
     """One endpoint: its health, its limit, and the requests that wait for it."""
 
-    def __init__(self, endpoint: Endpoint, policy: RetryPolicy, draw: random.Random) -> None:
+    def __init__(self, endpoint: Endpoint, policy: RunPolicy, draw: random.Random) -> None:
         """Start in good health, with nothing waiting."""
         self.endpoint = endpoint
         self.limit = ConcurrencyLimit(policy.in_flight)
@@ -165,16 +165,6 @@ class ServerPool:
         self.draining = asyncio.Event()
         self._room = asyncio.Event()
 
-    @property
-    def in_flight(self) -> int:
-        """How many requests are open."""
-        return sum(server.in_flight for server in self.servers)
-
-    @property
-    def limit(self) -> int:
-        """How many may be open."""
-        return sum(server.limit.now for server in self.servers)
-
     async def slot(self, requests: int) -> Slot:
         """Wait until a server has room for another image of so many requests, and reserve it."""
         while (server := self._roomy(requests)) is None:
@@ -275,7 +265,7 @@ class ImageClient:
         self._number = number
         self.sends = 0
         self.latency_s = 0.0
-        self.faults: list[Fault] = []
+        self.failures: list[Attempt] = []
 
     @property
     def image_sent(self) -> bool:
@@ -311,13 +301,9 @@ class ImageClient:
                 return got
             finally:
                 server.release()
-            self.faults.append(
-                Fault(
-                    number=self._number,
-                    attempt=self.sends,
-                    kind=fault.kind,
-                    status=fault.status,
-                    message=fault.message,
+            self.failures.append(
+                Attempt(
+                    number=self._number, attempt=self.sends, kind=fault.kind, status=fault.status, message=fault.message
                 )
             )
             pool.faulted(server, fault)
@@ -327,7 +313,7 @@ class ImageClient:
             self._first = True
             # Where another server can take the image there is nothing to wait for.
             if not (server.circuit.is_open and pool.alternative(server)):
-                wait_s = pool.policy.retry_wait_s(len(self.faults), pool.draw)
+                wait_s = pool.policy.retry_wait_s(len(self.failures), pool.draw)
                 await pool.rest(max(fault.retry_after_s or 0.0, wait_s))
 
     async def _acquire(self) -> Server:

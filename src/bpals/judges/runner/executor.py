@@ -25,11 +25,9 @@ class Worker(Protocol[T_contra, R_co]):
 
     def __call__(self, task: T_contra, /) -> R_co:
         """Do one task."""
-        ...
 
     def close(self) -> None:
         """Release what was opened; the end of the process does so, too."""
-        ...
 
 
 MakeWorker = Callable[[], Worker[T, R]]
@@ -41,7 +39,6 @@ class Results(Iterator[R_co], Protocol[R_co]):
 
     def close(self) -> None:
         """End the workers; unfinished tasks are lost."""
-        ...
 
 
 class Executor(Protocol):
@@ -50,16 +47,13 @@ class Executor(Protocol):
     @property
     def workers(self) -> int:
         """How many tasks are done at one time."""
-        ...
 
     @property
     def in_blocks(self) -> bool:
         """Whether images travel to the workers in blocks; otherwise this process reads and judges them one by one."""
-        ...
 
     def map(self, tasks: Iterator[T], make_worker: MakeWorker[T, R]) -> Results[R]:
         """Do the tasks; they are pulled as they are needed, never all at once. Errors of a worker are raised."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

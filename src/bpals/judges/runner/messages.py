@@ -10,7 +10,7 @@ from typing import Literal
 from bpals.errors import ContractBroken
 from bpals.judges.runner.retry import RunPolicy
 from bpals.judges.runner.transport import Endpoint
-from bpals.types import Film, Judgment, Outcome, Question, Refusal, Reply
+from bpals.types import Attempt, Film, Judgment, Outcome, Question, Refusal, Reply
 
 # One answer of a pair is no evidence: the pair takes the first of these outcomes that one of its replies has.
 GRAVEST: tuple[Outcome, ...] = ("failed", "refused", "unparsed", "unsupported", "abstained")
@@ -52,18 +52,6 @@ class RunEnding(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One failed try to get a reply."""
-
-    number: int
-    """The question's number; the first one's, where several travel in one request."""
-    attempt: int
-    kind: str
-    status: int | None
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One image to judge, the reason why there is none, or a control in its place."""
 
@@ -92,7 +80,7 @@ class Response:
 
     request: Request
     replies: list[Reply]
-    faults: list[Fault] = field(default_factory=list)
+    failures: list[Attempt] = field(default_factory=list)
     refused: bool = False
     """The server refused a request for good."""
     lost: bool = False
@@ -115,7 +103,7 @@ class Response:
         return cls(
             parts[0].request,
             replies,
-            [fault for part in parts for fault in part.faults],
+            [failure for part in parts for failure in part.failures],
             refused=any(part.refused for part in parts),
             lost=all(part.lost for part in parts),
             broken=next((part.broken for part in parts if part.broken), "") if nothing else "",

@@ -46,11 +46,6 @@ class Snapshot:
         """The share of prompt tokens that came from the server's cache."""
         return self.tokens.cached / self.tokens.prompt if self.tokens.prompt else 0.0
 
-    @property
-    def failed_share(self) -> float:
-        """The share of replies that failed, for any reason."""
-        return self.outcomes.get("failed", 0) / self.replies if self.replies else 0.0
-
     def as_dict(self) -> dict[str, Any]:
         """Return it as a dict, for the ledger and for a program."""
         return {**asdict(self), "cached_share": self.cached_share}

@@ -207,8 +207,7 @@ class _Stream(Generic[T, R]):
 
         rows = [{"number": number, "task": body} for number, body in waiting.items()]
         size = min(self._executor.workers, len(rows))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             stream = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
                 RayActor,
                 batch_size=None,
@@ -288,16 +287,14 @@ class RaySession:
         # the token once, at its import, so one that somebody has already imported stays as they wanted it.
         if self._executor.address is None and "ray" not in sys.modules:
             environment |= {AUTH: "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             for name, value in environment.items():
                 os.environ.setdefault(name, value)
             import ray.data  # noqa: F401  an extra
 
     def __enter__(self) -> None:
         self.prepare()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             import ray.data
 
             if tuple(int(part) for part in ray.__version__.split(".")[:2]) < OLDEST:

@@ -31,8 +31,8 @@ REST_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """How many requests to send at once, and how persistently."""
+class RunPolicy:
+    """Everything about a run that changes its speed or its end, and never an answer."""
 
     in_flight: int = 64
     """The most requests open at one endpoint; the concurrency limit moves below it."""
@@ -47,16 +47,6 @@ class RetryPolicy:
     """How long all endpoints may be down or throttled without one reply before the run stops."""
     faults_to_open: int = 8
     """Consecutive faults after which an endpoint gets one probe at a time and nothing else."""
-
-    def retry_wait_s(self, attempt: int, draw: random.Random) -> float:
-        """Draw the wait after a failed attempt, counted from 1, below a bound that doubles."""
-        return draw.uniform(0.0, min(self.longest_wait_s, self.first_wait_s * 2.0 ** (attempt - 1)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPolicy(RetryPolicy):
-    """Everything about a run that changes its speed or its end, and never an answer."""
-
     failure_share: float = 0.005
     failure_floor: int = 200
     """The run stops once more than failure_share of at least failure_floor replies have failed."""
@@ -70,6 +60,10 @@ class RunPolicy(RetryPolicy):
     watch_every_s: float = 0.2
     seed: int = 0
 
+    def retry_wait_s(self, attempt: int, draw: random.Random) -> float:
+        """Draw the wait after a failed attempt, counted from 1, below a bound that doubles."""
+        return draw.uniform(0.0, min(self.longest_wait_s, self.first_wait_s * 2.0 ** (attempt - 1)))
+
 
 def is_server_state(kind: str, status: int | None) -> bool:
     """Tell whether a fault reflects the server's state alone, so that it does not use up a try of the request.
@@ -82,7 +76,7 @@ def is_server_state(kind: str, status: int | None) -> bool:
 class CircuitBreaker:
     """Access to one server: closed when all is well, open after faults in a row, half-open for one probe."""
 
-    def __init__(self, policy: RetryPolicy, draw: random.Random) -> None:
+    def __init__(self, policy: RunPolicy, draw: random.Random) -> None:
         """Start closed."""
         self._policy = policy
         self._draw = draw

@@ -51,8 +51,7 @@ def run(judge: Judge, images: Images, ledger: Ledger, plan: Plan, *, watch: Watc
     SIGINT or SIGTERM lets open images finish and ends the run as `interrupted`; a second one ends it at once. Raises
     Stopped if the run can go on later, and JudgeError if the user must act first; what is committed stays.
     """
-    requests = (Request.of(image_id, image) for image_id, image in images)
-    return wait_for(Runner(judge, plan, ledger, watch).ask(requests))
+    return wait_for(Runner(judge, plan, ledger, watch).ask(images))
 
 
 def collect(judge: Judge, batches: Iterable[Batch], ledger: Ledger, plan: Plan, *, watch: Watch | None = None) -> Tally:
@@ -63,8 +62,7 @@ def collect(judge: Judge, batches: Iterable[Batch], ledger: Ledger, plan: Plan, 
 def ask_block(judge: Judge, images: Images, plan: Plan) -> Batch:
     """Ask about a block of images in a worker; nothing is written there, and the run decides when to stop."""
     runner = Runner(judge, plan)
-    requests = (Request.of(image_id, image) for image_id, image in images)
-    if wait_for(runner.ask(requests)).state == "interrupted":
+    if wait_for(runner.ask(images)).state == "interrupted":
         raise Stopped("a worker was told to end before its films were done. Type the same command: it goes on")
     return runner.batch
 
@@ -74,8 +72,7 @@ def ask_controls(
 ) -> dict[str, tuple[Reply, ...]]:
     """Ask every question about some control images, each with its name; no image at all is a control, too."""
     runner = Runner(judge, plan, ledger)
-    requests = (Request.of(name, image, control=name) for name, image in controls)
-    if wait_for(runner.ask(requests)).state == "interrupted":
+    if wait_for(runner.ask(controls, control=True)).state == "interrupted":
         raise KeyboardInterrupt
     return runner.controls
 
@@ -167,8 +164,9 @@ class Runner:
         """The responses of a run without a ledger."""
         self.controls: dict[str, tuple[Reply, ...]] = {}
 
-    async def ask(self, requests: Iterable[Request]) -> Tally:
-        """Ask about every image, and return the tally; raises what stopped the run."""
+    async def ask(self, images: Iterable[tuple[str, Film | Refusal | None]], *, control: bool = False) -> Tally:
+        """Ask about every image, or control, and return the tally; raises what stopped the run."""
+        requests = (Request.of(name, image, control=name if control else "") for name, image in images)
         return await self._supervised(partial(self._ask_all, requests))
 
     async def collect(self, batches: Iterable[Batch]) -> Tally:
@@ -177,7 +175,10 @@ class Runner:
 
     async def _supervised(self, work: Callable[[], Awaitable[None]]) -> Tally:
         """Do the work with a writer, a watcher and signal handlers around it."""
-        self._sink = self._open_sink()
+        self._sink: Writer | Batch = self.batch
+        if self._ledger is not None:
+            self._sink = writer = Writer(self._ledger, self._plan, self._progress)
+            writer.task.add_done_callback(partial(self._ended, now=True))
         watching = asyncio.create_task(self._keep_watching())
         with _signals(self._interrupt), _rare_collection():
             try:
@@ -196,13 +197,6 @@ class Runner:
         if self._error:
             raise self._error
         return tally
-
-    def _open_sink(self) -> Writer | Batch:
-        if self._ledger is None:
-            return self.batch
-        writer = Writer(self._ledger, self._plan, self._progress)
-        writer.on_failure(lambda error: self._halt("stopped", error, now=True))
-        return writer
 
     async def _ask_all(self, requests: Iterable[Request]) -> None:
         plan, judge = self._plan, self._judge
@@ -243,9 +237,10 @@ class Runner:
                 waiting.append(request)
             if waiting and (request is None or len(waiting) >= asker.batch):
                 # A task of its own: a halt cancels the taking, and what is asked is still kept.
-                task = self._start(self._ask(asker, waiting, await asker.slot()))
+                slot = await asker.slot() if isinstance(asker, ChatAsker) else None
+                task = self._start(self._ask(asker, waiting, slot))
                 waiting = []
-                if not asker.concurrent:
+                if slot is None:  # one batch after another
                     await asyncio.wait([task])
 
     async def _take_batches(self, feed: ReadAhead[Batch]) -> None:
@@ -274,7 +269,7 @@ class Runner:
         try:
             for response in await asker.ask(requests, slot):
                 durable = await self._keep(response)
-                if asker.concurrent:
+                if slot:
                     # The image stays open until it is durable: a crash costs the open images and no more.
                     await durable
         except RunEnding:
@@ -283,7 +278,8 @@ class Runner:
             # Before another image takes the slot.
             self._halt("stopped", error)
         finally:
-            asker.free(slot)
+            if self._pool and slot:
+                self._pool.free(slot)
 
     async def _keep_batch(self, batch: Batch) -> None:
         for response in batch.responses:
@@ -315,10 +311,10 @@ class Runner:
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None], *, now: bool = False) -> None:
         self._open.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            self._halt("stopped", error)
+            self._halt("stopped", error, now=now)
 
     async def _drain(self) -> None:
         """Wait for open images; once the run is halted, for drain_s at most."""
@@ -358,7 +354,8 @@ class Runner:
 
     def _snapshot(self) -> Snapshot:
         # A judge in this process has no open requests, and no limit to them.
-        in_flight, limit = (self._pool.in_flight, self._pool.limit) if self._pool else (0, 0)
+        servers = self._pool.servers if self._pool else []
+        in_flight, limit = sum(server.in_flight for server in servers), sum(server.limit.now for server in servers)
         return self._progress.snapshot(time.monotonic(), in_flight=in_flight, limit=limit)
 
     def _tally(self) -> Tally:

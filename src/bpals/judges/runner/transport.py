@@ -18,7 +18,6 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from bpals.errors import JudgeError, MissingExtra
@@ -124,9 +123,7 @@ class Transport:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         if self._session:
             await self._session.close()
 
@@ -185,11 +182,8 @@ class Transport:
         # Redirects are refused: the key and the image go to the address that the user typed, and nowhere else.
         request = self._session.post(prepared.url, data=data, headers=headers, ssl=prepared.tls, allow_redirects=False)
         async with request as response:
-            if response.status < 300:
-                raw = await read_reply(response, limit)
-            else:
-                raw = await read_error(response)
-            return response.status, response.headers, raw
+            reading = read_reply(response, limit) if response.status < 300 else read_error(response)
+            return response.status, response.headers, await reading
 
 
 def headers_of(endpoint: Endpoint, address: Address) -> dict[str, str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from bpals.judges.runner.messages import Plan, Response, to_judgments
 from bpals.judges.runner.progress import Progress, Tally
-from bpals.store.ledger import AskedFilm, Attempt, Ledger
+from bpals.store.ledger import AskedFilm, Ledger
 
 Note = tuple[str, str]
 """The kind of an event and its detail."""
@@ -32,18 +31,27 @@ class Writer:
         self._room = asyncio.Event()
         self._run_id = ledger.begin(plan.judge_id, plan.as_dict(), dict(plan.environment))
         self._thread = ThreadPoolExecutor(1, "bpals-ledger")
-        self._task = asyncio.create_task(self._write_all())
+        self.task = asyncio.create_task(self._write_all())
+        """Ends early only if the thread cannot write."""
 
     async def put(self, response: Response) -> asyncio.Future[None]:
         """Wait for room in the queue and take a response; the future is done when it is durable."""
-        image = self._row(response)
-        while self._rows >= self._plan.pace.queue_rows and not self._task.done():
+        request = response.request
+        image = AskedFilm(
+            image_id=request.image_id,
+            sha256=request.sha256,
+            control=request.control,
+            replies=response.replies,
+            judgments=() if request.control else to_judgments(self._plan.questions, response.replies),
+            failures=response.failures,
+        )
+        while self._rows >= self._plan.pace.queue_rows and not self.task.done():
             self._room.clear()
             await self._room.wait()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Nobody may be waiting for this one: its error is raised by close().
         durable.add_done_callback(lambda future: future.cancelled() or future.exception())
-        if self._task.done():
+        if self.task.done():
             durable.cancel()
             return durable
         self._queue.append((image, durable))
@@ -51,46 +59,17 @@ class Writer:
         self._some.set()
         return durable
 
-    def _row(self, response: Response) -> AskedFilm:
-        request = response.request
-        return AskedFilm(
-            image_id=request.image_id,
-            sha256=request.sha256,
-            control=request.control,
-            replies=response.replies,
-            judgments=() if request.control else to_judgments(self._plan.questions, response.replies),
-            failures=[
-                Attempt(
-                    number=fault.number,
-                    attempt=fault.attempt,
-                    kind=fault.kind,
-                    status=fault.status,
-                    message=fault.message,
-                )
-                for fault in response.faults
-            ],
-        )
-
     def note(self, kind: str, detail: str) -> None:
         """Queue an event; it is written with the next images."""
         self._notes.append((kind, detail))
         self._some.set()
-
-    def on_failure(self, tell: Callable[[BaseException], None]) -> None:
-        """Call `tell` at once if the thread cannot write."""
-
-        def look(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()):
-                tell(error)
-
-        self._task.add_done_callback(look)
 
     async def close(self) -> None:
         """Write what is queued and stop; raises what went wrong in the thread."""
         self._closing = True
         self._some.set()
         try:
-            await self._task
+            await self.task
         finally:
             self._thread.shutdown(wait=False)
 

@@ -15,8 +15,8 @@ from bpals.room.desk.assignment import finish_blind
 from bpals.room.desk.readings import FIRST_TIME, IS_LOCKED, MINE, Answer, Request, Saved, Spent, Transaction, Verdict
 from bpals.room.desk.settling import settle
 from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.review_rows import store_reviews
-from bpals.store.ledger.schema import DRAWN, READING, STUDY
+from bpals.store.ledger.review_rows import store
+from bpals.store.ledger.schema import DRAWN, READING, REVIEW, STUDY
 from bpals.text import several
 
 _INCLUSION = Ready(select(DRAWN.c.finding, DRAWN.c.inclusion).where(DRAWN.c.case_id == bindparam("of_case")))
@@ -195,20 +195,18 @@ def _store(
         active_s=active,
         wall_s=wall,
     )
-    return store_reviews(
-        tx.connection,
-        [
-            {
-                **same,
-                "finding": finding,
-                "verdict": verdict,
-                "confidence": answer.confidence.get(finding),
-                "inclusion": inclusion.get(finding),
-                "box": json.dumps(boxes[finding]) if finding in boxes else None,
-            }
-            for finding, verdict in verdicts.items()
-        ],
-    )
+    rows = [
+        {
+            **same,
+            "finding": finding,
+            "verdict": verdict,
+            "confidence": answer.confidence.get(finding),
+            "inclusion": inclusion.get(finding),
+            "box": json.dumps(boxes[finding]) if finding in boxes else None,
+        }
+        for finding, verdict in verdicts.items()
+    ]
+    return store(tx.connection, REVIEW, rows)
 
 
 def _bounded(tx: Transaction, row: Row[Any], spent: Spent | None) -> tuple[float | None, float | None]:

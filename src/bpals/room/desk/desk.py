@@ -22,7 +22,7 @@ from bpals.room.desk.readings import Answer, Disagreement, Handed, ReadingView, 
 from bpals.room.desk.study import Account, Study, differences
 from bpals.store.ledger import Ledger, log
 from bpals.store.ledger.backend import Ready
-from bpals.store.ledger.review_rows import Rules, consensus, reviews
+from bpals.store.ledger.review_rows import consensus, reviews
 from bpals.store.ledger.schema import STUDY, now
 
 _Given = TypeVar("_Given")
@@ -228,8 +228,8 @@ class Desk:
 
     def consensus(self) -> pl.DataFrame:
         """Give the verdict of every pair that has all its reads: CONSENSUS of the ledger."""
-        rules = Rules(self.study.asks, self.study.reveal)
-        return self.ledger.look(lambda connection: consensus(connection, self.study_id, rules))
+        study = self.study
+        return self.ledger.look(lambda c: consensus(c, self.study_id, asks=study.asks, reveal=study.reveal))
 
     def reviews(self) -> pl.DataFrame:
         """Give every review, and whether it stands: REVIEW_COLUMNS of the ledger."""

@@ -25,7 +25,7 @@ from bpals.room.desk.readings import (
 )
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.log import canonical
-from bpals.store.ledger.review_rows import store_adjudications, store_reviews
+from bpals.store.ledger.review_rows import store
 from bpals.store.ledger.schema import ADJUDICATION, CASE, HOW, READING, REVIEW, now
 
 MOST_CASES = 2**63  # a database keeps no larger number
@@ -179,7 +179,7 @@ def _store(tx: Transaction, reads: CaseReads, verdicts: Mapping[str, tuple[str, 
         **more,
     }
     rows = [{**same, "finding": name, "verdict": verdict, "how": how} for name, (verdict, how) in verdicts.items()]
-    return store_adjudications(tx.connection, rows)
+    return store(tx.connection, ADJUDICATION, rows)
 
 
 def _record(tx: Transaction, reads: CaseReads, verdicts: Mapping[str, str], how: str, round_: int = 0) -> None:
@@ -367,7 +367,7 @@ def answer_round(tx: Transaction, request: Request, round_: int, verdicts: Mappi
     row = readings.review_row(
         tx, own, "round", round=round_, saw_signal=int(tx.study.reveal), signal=own.signal, note=note or None
     )
-    digests = store_reviews(tx.connection, [row | {"finding": each, "verdict": verdicts[each]} for each in disputed])
+    digests = store(tx.connection, REVIEW, [row | {"finding": each, "verdict": verdicts[each]} for each in disputed])
     reply = {"case_id": case_id, "version": round_, "state": "answered"}
     saved = request.finish(
         tx, reply, {"case": case_id, "round": round_, "reviews": digests, "verdicts": dict(verdicts)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bpals.store.ledger.answers import AskedFilm, Attempt, pack, unpack
+from bpals.store.ledger.answers import AskedFilm, pack, unpack
 from bpals.store.ledger.ledger import Ledger
 from bpals.store.ledger.sqlite import old_sqlite, unfit
 
-__all__ = ["AskedFilm", "Attempt", "Ledger", "old_sqlite", "pack", "unfit", "unpack"]
+__all__ = ["AskedFilm", "Ledger", "old_sqlite", "pack", "unfit", "unpack"]

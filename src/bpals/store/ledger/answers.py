@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import sqlalchemy
-from sqlalchemy import Connection, Dialect, Select, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Dialect, Select, Table, delete, func, insert, select, update
 
 from bpals.errors import ContractBroken, UsageError
 from bpals.findings import Vocabulary
 from bpals.store.ledger.locks import lock_answers
 from bpals.store.ledger.schema import ATTEMPT, FILM, JUDGE, JUDGMENT, OUTCOMES, REPLY, now
-from bpals.types import FILM_ANSWERS, OUTCOME, Judgment, Question, Reply, answers_schema
+from bpals.types import FILM_ANSWERS, OUTCOME, Attempt, Judgment, Question, Reply, answers_schema
 
 LONG = 256  # bytes from which on a packet is compressed
 # More tokens are not kept. So the second byte of a packet is 0 unless it is compressed: zlib never begins like that.
@@ -67,17 +67,6 @@ _Key = tuple[str, str]  # image id and control
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One failed try to get one reply."""
-
-    number: int  # of the question, from 0
-    attempt: int  # which try it was, from 1
-    kind: str  # one word for counting: `timeout`, `status`, `bad_reply`
-    status: int | None = None  # the HTTP status, where there was one
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFilm:
     """One image with all its replies: the unit of a commit."""
 
@@ -92,9 +81,10 @@ class AskedFilm:
 class QuestionSet:
     """The questions of one judge, and how replies to them become rows."""
 
-    def __init__(self, judge: str, questions: Iterable[Question]) -> None:
+    def __init__(self, judge: str, judge_id: int, questions: Iterable[Question]) -> None:
         """Group the questions by subject; the first of a group stands for it in `judgment`."""
         self.judge = judge
+        self.judge_id = judge_id
         self.questions = tuple(questions)
         self.groups: dict[tuple[str, str], tuple[int, ...]] = {}
         for number, question in enumerate(self.questions):
@@ -175,7 +165,12 @@ class FilmRows:
     at: str
     replies: list[Row]
     judgments: list[Row]
-    attempts: dict[tuple[int, int, int], Row]  # by the run, the number of the question, and which try it was
+    attempts: dict[tuple[int, int, int], Row]  # `by_try`
+
+
+def by_try(rows: Iterable[Row]) -> dict[tuple[int, int, int], Row]:
+    """Give rows of `attempt` by their run, the number of the question, and which try it was: each try once."""
+    return {(row[0], row[1], row[2]): row for row in rows}
 
 
 def _clean(words: str) -> str:
@@ -184,7 +179,7 @@ def _clean(words: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _insert_text(table: Table, count: int, dialect: Dialect) -> str:
+def insert_text(table: Table, count: int, dialect: Dialect) -> str:
     """Compile an insert of so many rows, once per engine."""
     blank = [dict.fromkeys(table.columns.keys())] * count
     return str(insert(table).values(blank).compile(dialect=dialect))
@@ -201,16 +196,10 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Sequence[Row]])
         many = [
             tuple(None if isinstance(value, float) and math.isnan(value) else value for value in one) for one in many
         ]
-    connection.exec_driver_sql(_insert_text(table, len(rows[0]), connection.dialect), many)
+    connection.exec_driver_sql(insert_text(table, len(rows[0]), connection.dialect), many)
 
 
-def write_films(
-    connection: Connection,
-    question_set: QuestionSet,
-    judge_id: int,
-    run_id: int,
-    films: Iterable[AskedFilm],
-) -> None:
+def write_films(connection: Connection, question_set: QuestionSet, run_id: int, films: Iterable[AskedFilm]) -> None:
     """Write images inside the caller's transaction; writing one again changes only answers that failed."""
     at = now()
     rows = [
@@ -222,27 +211,24 @@ def write_films(
             at=at,
             replies=question_set.reply_rows(film),
             judgments=question_set.judgment_rows(film),
-            attempts={
-                (run_id, each.number, each.attempt): (
-                    *(run_id, each.number, each.attempt, each.kind, each.status),
-                    *(_clean(each.message), at),
-                )
+            attempts=by_try(
+                (run_id, each.number, each.attempt, each.kind, each.status, _clean(each.message), at)
                 for each in film.failures
-            },
+            ),
         )
         for film in films
     ]
-    put_films(connection, question_set, judge_id, rows)
+    put_films(connection, question_set, rows)
 
 
-def put_films(connection: Connection, question_set: QuestionSet, judge_id: int, films: Iterable[FilmRows]) -> None:
+def put_films(connection: Connection, question_set: QuestionSet, films: Iterable[FilmRows]) -> None:
     """Put the rows of images in their tables: new ones whole, known ones only where an answer had failed."""
     lock_answers(connection)
     by_key: dict[_Key, FilmRows] = {}
     for film in films:
         by_key.setdefault((film.image_id, film.control), film)
-    known = known_films(connection, judge_id, by_key)
-    _add(connection, judge_id, [film for key, film in by_key.items() if key not in known])
+    known = known_films(connection, question_set.judge_id, by_key)
+    _add(connection, question_set.judge_id, [film for key, film in by_key.items() if key not in known])
     for key, there in known.items():
         _mend(connection, question_set, there, by_key[key])
 
@@ -306,19 +292,19 @@ def add_attempts(connection: Connection, film_id: int, film: FilmRows) -> None:
     _insert(connection, ATTEMPT, new)
 
 
-def judgments(connection: Connection, judge_id: int, question_set: QuestionSet, vocabulary: Vocabulary) -> pl.DataFrame:
+def judgments(connection: Connection, question_set: QuestionSet, vocabulary: Vocabulary) -> pl.DataFrame:
     """Give a judge's answers about findings, as `answers_schema`, sorted by image and finding."""
-    numbers = {group[0]: subject for (about, subject), group in question_set.groups.items() if about == "finding"}
-    if unknown := set(numbers.values()) - set(vocabulary.findings):
+    asked = {subject for about, subject in question_set.groups if about == "finding"}
+    if unknown := asked - set(vocabulary.findings):
         raise UsageError(
             f"judge {question_set.judge!r} was asked about {', '.join(sorted(unknown))}, "
             "which this dataset does not audit"
         )
-    card = connection.execute(select(JUDGE.c.card).where(JUDGE.c.judge_id == judge_id)).scalar_one()
+    card = connection.execute(select(JUDGE.c.card).where(JUDGE.c.judge_id == question_set.judge_id)).scalar_one()
     schema = answers_schema(vocabulary)
-    given = _judged(connection, judge_id, numbers, schema["finding"])
     return (
-        given.rename({"subject": "finding"})
+        _judged(connection, question_set, "finding", schema["finding"])
+        .rename({"subject": "finding"})
         .with_columns(
             pl.lit(question_set.judge).alias("judge"),
             pl.lit(json.loads(card)["kind"], dtype=schema["kind"]).alias("kind"),
@@ -330,14 +316,15 @@ def judgments(connection: Connection, judge_id: int, question_set: QuestionSet, 
     )
 
 
-def film_answers(connection: Connection, judge_id: int, question_set: QuestionSet) -> pl.DataFrame:
+def film_answers(connection: Connection, question_set: QuestionSet) -> pl.DataFrame:
     """Give a judge's answers about the images themselves, as FILM_ANSWERS, sorted by image and topic."""
-    numbers = {group[0]: subject for (about, subject), group in question_set.groups.items() if about == "film"}
-    given = _judged(connection, judge_id, numbers, pl.String())
+    given = _judged(connection, question_set, "film", pl.String())
     return given.rename({"subject": "topic"}).select(FILM_ANSWERS.names()).sort("image_id", "topic")
 
 
-def _judged(connection: Connection, judge_id: int, numbers: Mapping[int, str], subject: pl.DataType) -> pl.DataFrame:
+def _judged(connection: Connection, question_set: QuestionSet, about: str, subject: pl.DataType) -> pl.DataFrame:
+    """Give the judgments about findings, or about the images themselves, each with its image and its subject."""
+    numbers = {group[0]: name for (kind, name), group in question_set.groups.items() if kind == about}
     columns = {
         "film_id": pl.Int64(),
         "number": pl.Int32(),
@@ -345,42 +332,21 @@ def _judged(connection: Connection, judge_id: int, numbers: Mapping[int, str], s
         **dict.fromkeys(("p_present", "logit_present", "logit_absent", "mass"), pl.Float64()),
         "why": pl.String(),
     }
-    query = (
-        select(*(JUDGMENT.c[name] for name in columns))
-        .select_from(FILM.join(JUDGMENT, JUDGMENT.c.film_id == FILM.c.film_id))
-        .where(FILM.c.judge_id == judge_id, JUDGMENT.c.number.in_(list(numbers)))
-    )
-    given = pl.concat(_blocks(connection, query, columns))
-    named = pl.DataFrame(
-        {"number": list(numbers), "subject": list(numbers.values())},
-        schema={"number": pl.Int32, "subject": subject},
-    )
-    return given.join(named, on="number").join(_films(connection, judge_id, control=False), on="film_id")
+    asked = JUDGMENT.c.number.in_(list(numbers))
+    given = pl.concat(_blocks(connection, question_set, JUDGMENT, columns, asked))
+    named = pl.DataFrame([*numbers.items()], schema={"number": pl.Int32(), "subject": subject}, orient="row")
+    return given.join(named, on="number").join(_films(connection, question_set, control=False), on="film_id")
 
 
 def replies(
-    connection: Connection,
-    judge_id: int,
-    question_set: QuestionSet,
-    *,
-    control: bool,
-    image_ids: Sequence[str] | None = None,
+    connection: Connection, question_set: QuestionSet, *, control: bool, image_ids: Sequence[str] | None
 ) -> pl.DataFrame:
     """Give every reply about the images of the dataset, some of them, or the controls, with its evidence."""
-    stored = ("outcome", "logit", "mass", "method", "prompt_tokens", "cached_tokens", "output_tokens", "latency_ms")
-    columns = {
-        "film_id": pl.Int64(),
-        **{name: REPLIES[name] for name in ("number", *stored, "attempts", "why")},
-        "raw": pl.Binary(),
-    }
-    query = (
-        select(*(REPLY.c[name] for name in columns))
-        .select_from(FILM.join(REPLY, REPLY.c.film_id == FILM.c.film_id))
-        .where(FILM.c.judge_id == judge_id, _IS_CONTROL[control])
-    )
-    if image_ids is not None:
-        query = query.where(FILM.c.image_id.in_(image_ids))
-    given = pl.concat(_unpacked(block) for block in _blocks(connection, query, columns))
+    stored = {column.name: REPLIES[column.name] for column in REPLY.columns if column.name in REPLIES}
+    columns = {"film_id": pl.Int64(), **stored, "raw": pl.Binary()}
+    wanted = [_IS_CONTROL[control]] if image_ids is None else [_IS_CONTROL[control], FILM.c.image_id.in_(image_ids)]
+    blocks = _blocks(connection, question_set, REPLY, columns, *wanted)
+    given = pl.concat(_unpacked(block) for block in blocks)
     fields = ("subject", "about", "polarity", "wording")
     questions = pl.DataFrame(
         [(number, *(getattr(q, field) for field in fields)) for number, q in enumerate(question_set.questions)],
@@ -389,7 +355,7 @@ def replies(
     )
     return (
         given.join(questions, on="number")
-        .join(_films(connection, judge_id, control=control), on="film_id")
+        .join(_films(connection, question_set, control=control), on="film_id")
         .sort("image_id", "control", "number")
         .select(REPLIES.names())
     )
@@ -409,14 +375,23 @@ def _unpacked(block: pl.DataFrame) -> pl.DataFrame:
     return block.drop("raw").with_columns(entropy.alias("entropy"), texts)
 
 
-def _films(connection: Connection, judge_id: int, *, control: bool) -> pl.DataFrame:
+def _films(connection: Connection, question_set: QuestionSet, *, control: bool) -> pl.DataFrame:
     columns = {"film_id": pl.Int64(), "image_id": pl.String(), "control": pl.String()}
-    query = select(*(FILM.c[name] for name in columns)).where(FILM.c.judge_id == judge_id, _IS_CONTROL[control])
-    return pl.concat(_blocks(connection, query, columns))
+    return pl.concat(_blocks(connection, question_set, FILM, columns, _IS_CONTROL[control]))
 
 
-def _blocks(connection: Connection, query: Select[Any], columns: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-    """Read in blocks, so that Python objects live only until their block is a frame; the first is empty."""
+def _blocks(
+    connection: Connection,
+    question_set: QuestionSet,
+    table: Table,
+    columns: Mapping[str, pl.DataType],
+    *where: ColumnElement[bool],
+) -> Iterator[pl.DataFrame]:
+    """Read a judge's images, replies or judgments in blocks; the first is empty."""
+    # In blocks, so that Python objects live only until their block is a frame.
+    joined = FILM if table is FILM else FILM.join(table, table.c.film_id == FILM.c.film_id)
+    query = select(*(table.c[name] for name in columns)).select_from(joined)
+    query = query.where(FILM.c.judge_id == question_set.judge_id, *where)
     yield pl.DataFrame(schema=dict(columns))
     for rows in connection.execution_options(stream_results=True).execute(query).partitions(BLOCK):
         values = zip(columns.items(), zip(*rows, strict=True), strict=True)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import polars as pl
-from sqlalchemy import ColumnElement, Connection, Double, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Double, literal_column, select, update
 
-from bpals.errors import BpalsError, UsageError, WorkspaceError
+from bpals.errors import BpalsError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import Vocabulary
 from bpals.store.ledger import answers, runs, transfer
 from bpals.store.ledger.answers import AskedFilm, FilmRows, QuestionSet, write_films
 from bpals.store.ledger.backend import MIGRATIONS, Dialect, Migration, Ready
 from bpals.store.ledger.locks import RUNNING
 from bpals.store.ledger.postgres import ServerBackend, address_of, is_url, parse_url, shown
-from bpals.store.ledger.schema import FILM
+from bpals.store.ledger.schema import FILM, JUDGE, RUN, now
 from bpals.store.ledger.sqlite import Connect, FileBackend
 from bpals.store.workspace import LEDGER, Workspace
 from bpals.types import JudgeCard, Question
@@ -40,7 +41,7 @@ class Ledger:
         self.dialect: Dialect = backend.dialect
         self.where = backend.where  # for people: a path, or an address without its password
         self._now = Ready(select(self.clock))
-        self._asked: dict[int, QuestionSet] = {}
+        self._question_sets: dict[int, QuestionSet] = {}
 
     @classmethod
     def open(
@@ -123,7 +124,7 @@ class Ledger:
         """Give the id of a judge; a name that is bound to another judge, other questions or data is refused."""
         judge_id = self.change(lambda connection: runs.enrol(connection, card, questions, dataset))
         # A judge without any answer can be replaced, and its number given to another.
-        self._asked.pop(judge_id, None)
+        self._question_sets.pop(judge_id, None)
         return judge_id
 
     def differing(self, card: JudgeCard, questions: Sequence[Question], dataset: str) -> list[str]:
@@ -132,7 +133,11 @@ class Ledger:
 
     def judge_id(self, name: str) -> int:
         """Give the id of the judge with a name."""
-        return self.look(lambda connection: runs.judge_id(connection, name, self.where))
+        query = select(JUDGE.c.name, JUDGE.c.judge_id).order_by(JUDGE.c.judge_id)
+        names = self.look(lambda connection: dict(iter(connection.execute(query))))
+        if name not in names:
+            raise UnknownName.of("judge", name, names, where=self.where)
+        return int(names[name])
 
     def cards(self) -> list[dict[str, Any]]:
         """List the judges: each card with what was observed, its dataset and its number of questions."""
@@ -148,9 +153,9 @@ class Ledger:
 
     def _questions_of(self, judge_id: int) -> QuestionSet:
         """Read a judge's questions once: they never change."""
-        if judge_id not in self._asked:
-            self._asked[judge_id] = self.look(lambda connection: runs.question_set(connection, judge_id))
-        return self._asked[judge_id]
+        if judge_id not in self._question_sets:
+            self._question_sets[judge_id] = self.look(lambda connection: runs.question_set(connection, judge_id))
+        return self._question_sets[judge_id]
 
     def done(self, judge_id: int, *, retry_failed: bool = False) -> dict[str, str]:
         """Give the images with all their replies, each with its hash; or only those without a failure."""
@@ -166,7 +171,8 @@ class Ledger:
 
     def end(self, run_id: int, state: str, counts: Mapping[str, object]) -> None:
         """Write down how a run ended; one that was killed keeps the state `running`."""
-        self.change(lambda connection: runs.end(connection, run_id, state, counts))
+        values = {"state": state, "counts": json.dumps(dict(counts), default=str), "ended": now()}
+        self.change(lambda connection: connection.execute(update(RUN).where(RUN.c.run_id == run_id).values(values)))
 
     def event(self, run_id: int, kind: str, detail: Mapping[str, object] | str) -> None:
         """Write down what happened to a run: a limit moved, a server restarted."""
@@ -175,12 +181,16 @@ class Ledger:
 
     def runs(self, judge_id: int) -> list[dict[str, Any]]:
         """List the runs of a judge in their order, each with its plan, environment, counts and events."""
-        return self.look(lambda connection: runs.of_judge(connection, judge_id))
+        found = self.stored_runs(judge_id)
+        for run in found:
+            run.update({name: json.loads(run[name]) for name in ("plan", "environment", "counts")})
+            run["events"] = [{**event, "detail": json.loads(event["detail"])} for event in run["events"]]
+        return found
 
     def write(self, judge_id: int, run_id: int, films: Sequence[AskedFilm]) -> None:
         """Write whole images, durable when this returns; in a known image an answer replaces a failure."""
         question_set = self._questions_of(judge_id)
-        self.change(lambda connection: write_films(connection, question_set, judge_id, run_id, films))
+        self.change(lambda connection: write_films(connection, question_set, run_id, films))
 
     def stored_runs(self, judge_id: int) -> list[dict[str, Any]]:
         """Give the runs of a judge as rows, each with its events, for another ledger to take."""
@@ -199,7 +209,7 @@ class Ledger:
     ) -> tuple[int, list[transfer.Clash]]:
         """Take images of another ledger in one transaction; `numbers` maps its runs to those here."""
         question_set = self._questions_of(judge_id)
-        return self.change(lambda connection: transfer.take_films(connection, question_set, judge_id, films, numbers))
+        return self.change(lambda connection: transfer.take_films(connection, question_set, films, numbers))
 
     def counts(self, judge_id: int) -> dict[str, Any]:
         """Count images, replies and judgments by outcome, tokens, tries and seconds; a run may go on meanwhile."""
@@ -208,19 +218,17 @@ class Ledger:
     def judgments(self, judge_id: int, vocabulary: Vocabulary) -> pl.DataFrame:
         """Give a judge's answers about findings, as `types.answers_schema`, sorted by image and finding."""
         question_set = self._questions_of(judge_id)
-        return self.look(lambda connection: answers.judgments(connection, judge_id, question_set, vocabulary))
+        return self.look(lambda connection: answers.judgments(connection, question_set, vocabulary))
 
     def film_answers(self, judge_id: int) -> pl.DataFrame:
         """Give a judge's answers about the images themselves, as `types.FILM_ANSWERS`, sorted by image and topic."""
         question_set = self._questions_of(judge_id)
-        return self.look(lambda connection: answers.film_answers(connection, judge_id, question_set))
+        return self.look(lambda connection: answers.film_answers(connection, question_set))
 
     def replies(self, judge_id: int, *, control: bool = False, image_ids: Sequence[str] | None = None) -> pl.DataFrame:
         """Give every reply about the dataset's images, some of them, or the controls, as `answers.REPLIES`."""
         question_set = self._questions_of(judge_id)
-        return self.look(
-            lambda connection: answers.replies(connection, judge_id, question_set, control=control, image_ids=image_ids)
-        )
+        return self.look(lambda c: answers.replies(c, question_set, control=control, image_ids=image_ids))
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Copy the ledger as it is at one moment to a new file; runs may go on meanwhile."""

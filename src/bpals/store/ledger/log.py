@@ -1,7 +1,7 @@
 """The log of the reading room: each entry holds the hash of the one before.
 
 Editing, removing or reordering an entry breaks the chain at that place. An edited review or adjudication no longer
-matches the digest in its entry. `verify` names the first such place.
+matches the digest in its entry. `check` names the first such place.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ class Log:
         reply: Mapping[str, Any] | None = None,
     ) -> int:
         """Add an entry, and give its sequence."""
-        sequence, previous = self._find_last()
+        if self._last is None:
+            hold(self._connection)
+            last = _LAST.first(self._connection)
+            self._last = (int(last.sequence), str(last.hash)) if last else (0, GENESIS)
+        sequence, previous = self._last
         entry = {
             "sequence": sequence + 1,
             "at": now(),
@@ -81,13 +85,6 @@ class Log:
         _INSERT.run(self._connection, **entry, hash=made)
         self._last = (sequence + 1, made)
         return sequence + 1
-
-    def _find_last(self) -> tuple[int, str]:
-        if self._last is None:
-            hold(self._connection)
-            last = _LAST.first(self._connection)
-            self._last = (int(last.sequence), str(last.hash)) if last else (0, GENESIS)
-        return self._last
 
 
 def append(connection: Connection, **entry: Any) -> int:
@@ -127,16 +124,12 @@ class Head:
 class Checked:
     """A log that was checked from end to end at one moment."""
 
-    found: tuple[str, ...]  # what is wrong, the first bad sequence first; empty if all is well
+    found: list[str]  # what is wrong, the first bad sequence first; empty if all is well
     head: Head
 
 
-def head(ledger: Ledger) -> Head:
+def head(connection: Connection) -> Head:
     """Give the last entry."""
-    return ledger.look(_head)
-
-
-def _head(connection: Connection) -> Head:
     last = _LAST.first(connection)
     return Head(sequence=int(last.sequence), hash=str(last.hash)) if last else Head(sequence=0, hash=GENESIS)
 
@@ -146,12 +139,7 @@ def check(ledger: Ledger, *, known: Head | None = None) -> Checked:
 
     `known` is a head that was kept elsewhere: with it a log that was cut off or replaced as a whole shows too.
     """
-    return ledger.look(lambda connection: Checked(found=tuple(_problems(connection, known)), head=_head(connection)))
-
-
-def verify(ledger: Ledger, *, known: Head | None = None) -> list[str]:
-    """List what is wrong, the first bad sequence first; nothing if all is well."""
-    return [*check(ledger, known=known).found]
+    return ledger.look(lambda connection: Checked(found=_problems(connection, known), head=head(connection)))
 
 
 def _problems(connection: Connection, known: Head | None) -> list[str]:

@@ -85,25 +85,22 @@ def shown(url: URL) -> str:
     return plain.render_as_string(hide_password=False)
 
 
-def remembered_form(address: str) -> str:
-    """Give the form of an address that a workspace may keep; one with a password is refused."""
-    url = parse_url(address)
-    if has_password(url):
-        raise UsageError(
-            f"the ledger's address has a password in it, and a command line can be read by others. Put the address "
-            f"into the environment instead: {ENVIRONMENT}={_EXAMPLE.replace('@', ':PASSWORD@')} "
-            f"(or keep the password in ~/.pgpass and leave it out: --ledger {shown(url)})"
-        )
-    return shown(url)
-
-
 def address_of(given: str | None, remembered: str | None, environment: Mapping[str, str]) -> str | None:
     """Choose the ledger's address: the option, then the environment, then what the workspace remembers; else none.
 
-    The environment may bring the password of the address that is meant; it may not silently name another ledger.
+    The environment may bring the password of the address that is meant; it may not silently name another ledger. The
+    option may not bring one.
     """
-    whole = environment.get(ENVIRONMENT) or None
-    meant = remembered_form(given) if given is not None else remembered
+    whole, meant = environment.get(ENVIRONMENT) or None, remembered
+    if given is not None:
+        url = parse_url(given)
+        meant = shown(url)
+        if has_password(url):
+            raise UsageError(
+                f"the ledger's address has a password in it, and a command line can be read by others. Put the address "
+                f"into the environment instead: {ENVIRONMENT}={_EXAMPLE.replace('@', ':PASSWORD@')} "
+                f"(or keep the password in ~/.pgpass and leave it out: --ledger {meant})"
+            )
     if whole is None:
         return meant
     plain = shown(parse_url(whole))
@@ -190,7 +187,9 @@ class Pool:
             finished = False
             try:
                 with self.writing() as connection:
-                    self._note_reconnect()
+                    if self._anew and self.on_return is not None:
+                        self._anew = False
+                        self.on_return()
                     result = work(connection)
                     _write_receipt(connection, writer, number)
                     finished = True
@@ -224,11 +223,6 @@ class Pool:
                 if time.monotonic() >= ends:
                     raise
                 time.sleep(PAUSE_S)
-
-    def _note_reconnect(self) -> None:
-        if self._anew and self.on_return is not None:
-            self._anew = False
-            self.on_return()
 
     @contextlib.contextmanager
     def autocommit(self) -> Iterator[Connection]:

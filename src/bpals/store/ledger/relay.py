@@ -19,17 +19,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from bpals import errors
 from bpals.errors import BpalsError, UsageError, WorkspaceError
 from bpals.store.ledger import runs
-from bpals.store.ledger.answers import AskedFilm, Attempt
+from bpals.store.ledger.answers import AskedFilm
 from bpals.store.ledger.ledger import Backend, Ledger
 from bpals.store.ledger.locks import RUNNING, SERVING, holder, only_writer
 from bpals.store.ledger.postgres import is_url
 from bpals.store.ledger.sqlite import Place
-from bpals.types import JudgeCard, Judgment, Question, Reply, Usage
+from bpals.types import Attempt, JudgeCard, Judgment, Question, Reply, Usage
 
 # Bytes of one message: a commit of 1,000 images with long text answers has about 50 MB.
 LONGEST = 256 << 20
@@ -251,14 +251,10 @@ def _enrol(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"judge_id": ledger.enrol(card, questions, given["dataset"])}
 
 
-def _begin(ledger: Ledger, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"run_id": ledger.change(lambda connection: runs.begin(connection, given["row"], again=True))}
-
-
 _WORKS: Mapping[str, Work] = {
     "enrol": _enrol,
     "note_observed": lambda ledger, given: ledger.note_observed(given["judge_id"], given["observed"]),
-    "begin": _begin,
+    "begin": lambda ledger, given: {"run_id": ledger.change(lambda c: runs.begin(c, given["row"], again=True))},
     "end": lambda ledger, given: ledger.end(given["run_id"], given["state"], given["counts"]),
     "event": lambda ledger, given: ledger.change(lambda c: runs.event(c, given["row"], again=True)),
     "write": lambda ledger, given: ledger.write(given["judge_id"], given["run_id"], unpack_films(given["films"])),
@@ -293,7 +289,9 @@ class RelayClient:
     def _try(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
             if self._channel is None:
-                self._channel = _connect(self._path)
+                self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                with address_of(self._path) as address:
+                    self._channel.connect(address)
             send(self._channel, message)
             answer = receive(self._channel)
         except OSError:
@@ -309,29 +307,13 @@ class RelayClient:
             self._channel = None
 
 
-def _connect(path: Path) -> socket.socket:
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with address_of(path) as address:
-            channel.connect(address)
-    except OSError:
-        channel.close()
-        raise
-    return channel
-
-
 class RelayedLedger(Ledger):
     """A ledger that reads its file by itself, and has everything written by the serving process."""
 
     def __init__(self, backend: Backend) -> None:
-        """Take over a backend that was opened for reading: use `RelayedLedger.beside`."""
+        """Take over a backend that was opened for reading: use `RelayedLedger.open(path, readonly=True)`."""
         super().__init__(backend)
         self._client = RelayClient(Place(backend.path).socket)
-
-    @classmethod
-    def beside(cls, path: str | os.PathLike[str]) -> Self:
-        """Open the ledger of a workspace whose reading room is being served."""
-        return cls.open(path, readonly=True, must_exist=True)
 
     def close(self) -> None:
         """Close the connections."""
@@ -342,7 +324,7 @@ class RelayedLedger(Ledger):
         """Give the id of a judge; a name that is bound to another judge, other questions or data is refused."""
         given = {"card": _plain(asdict(card)), "questions": [asdict(each) for each in questions], "dataset": dataset}
         judge_id = int(self._client.call("enrol", given)["judge_id"])
-        self._asked.pop(judge_id, None)
+        self._question_sets.pop(judge_id, None)
         return judge_id
 
     def note_observed(self, judge_id: int, observed: Mapping[str, object]) -> None:
@@ -392,7 +374,7 @@ def for_a_run(address: str | os.PathLike[str], shard: str = "") -> Iterator[Ledg
     On PostgreSQL the shards of a run work at once, each in one process.
     """
     if is_served(address):
-        with only_writer(Place(address).relayed, RUNNING), RelayedLedger.beside(address) as relayed:
+        with only_writer(Place(address).relayed, RUNNING), RelayedLedger.open(address, readonly=True) as relayed:
             yield relayed
         return
     with Ledger.open(address) as ledger, ledger.lock(f"{RUNNING} {shard}".rstrip()):

@@ -7,13 +7,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 from sqlalchemy import Column, Connection, Double, Integer, Row, RowMapping, Select, Table, func, insert, select
-from sqlalchemy.dialects import sqlite
 
+from bpals.store.ledger.answers import insert_text
 from bpals.store.ledger.backend import Ready
 from bpals.store.ledger.schema import ACCOUNT, ADJUDICATION, CASE, DRAWN, READING, REVIEW, STUDY
 from bpals.types import VERDICT
@@ -33,11 +32,7 @@ def _cast(column: Column[Any]) -> type:
 _CONTENT = {table: {c.name: _cast(c) for c in table.c if not c.primary_key} for table in (REVIEW, ADJUDICATION)}
 _FRAME_TYPES: dict[type, pl.DataType] = {float: pl.Float64(), int: pl.Int64(), str: pl.String()}
 REVIEW_COLUMNS = pl.Schema(
-    {
-        **{column.name: _FRAME_TYPES[_cast(column)] for column in REVIEW.c},
-        "verdict": VERDICT,
-        "stands": pl.Boolean(),
-    }
+    {**{column.name: _FRAME_TYPES[_cast(column)] for column in REVIEW.c}, "verdict": VERDICT, "stands": pl.Boolean()}
 )
 """REVIEW, one row per review in the order of writing, and whether it still stands."""
 
@@ -64,23 +59,14 @@ CONSENSUS = pl.Schema(
 """One row per case and finding that has all its reads."""
 
 
-def store_reviews(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Add reviews, and give id -> digest: what the entry about them holds under `reviews`."""
-    return _store(connection, REVIEW, rows)
-
-
-def store_adjudications(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Add adjudications, and give id -> digest: what the entry about them holds under `adjudications`."""
-    return _store(connection, ADJUDICATION, rows)
-
-
 def digest(table: Table, row: Mapping[str, Any] | RowMapping) -> str:
     """Give the digest of a row's content, whatever its number."""
     values = [None if row[name] is None else cast(row[name]) for name, cast in _CONTENT[table].items()]
     return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:DIGEST_LETTERS]
 
 
-def _store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Add reviews or adjudications; give id -> digest, which the log's entry about them holds under `reviews` or so."""
     if not rows:
         return {}
     whole = [{name: row.get(name) for name in _CONTENT[table]} for row in rows]
@@ -89,7 +75,8 @@ def _store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any
         first = int(_last_number(table).value(connection)) + 1
         numbers: Sequence[int] = range(first, first + len(whole))
         placed = [(number, *row.values()) for number, row in zip(numbers, whole, strict=True)]
-        connection.exec_driver_sql(_plain_insert(table), placed)
+        # Compiled once: for 14 rows SQLAlchemy takes longer than SQLite.
+        connection.exec_driver_sql(insert_text(table, 1, connection.dialect), placed)
     else:
         (identity,) = table.primary_key.columns
         added = connection.execute(insert(table).returning(identity, sort_by_parameter_order=True), whole)
@@ -101,12 +88,6 @@ def _store(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any
 def _last_number(table: Table) -> Ready:
     (identity,) = table.primary_key.columns
     return Ready(select(func.coalesce(func.max(identity), 0)))
-
-
-@functools.cache
-def _plain_insert(table: Table) -> str:
-    """Compile the statement once: for 14 rows SQLAlchemy takes longer than SQLite."""
-    return str(insert(table).compile(dialect=sqlite.dialect()))
 
 
 def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame:
@@ -132,32 +113,27 @@ def reviews(connection: Connection, study_id: int | None = None) -> pl.DataFrame
     return table.with_columns(stands=here).select(REVIEW_COLUMNS.names()).cast(REVIEW_COLUMNS)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The settings of a study that decide its verdicts."""
-
-    asks: str
-    reveal: bool
-
-
 def every_consensus(connection: Connection) -> pl.DataFrame:
     """Give the verdicts of all studies, in the order in which these began: CONSENSUS, and the `study_id`."""
     found = connection.execute(select(STUDY.c.study_id, STUDY.c.settings).order_by(STUDY.c.study_id)).all()
     parts = []
     for study_id, text in found:
         settings = json.loads(text)
-        table = consensus(connection, study_id, Rules(settings["asks"], settings["reveal"]))
+        table = consensus(connection, study_id, asks=settings["asks"], reveal=settings["reveal"])
         parts.append(table.with_columns(study_id=pl.lit(study_id, pl.Int64)))
     return pl.concat(parts) if parts else pl.DataFrame(schema={**CONSENSUS, "study_id": pl.Int64()})
 
 
-def consensus(connection: Connection, study_id: int, rules: Rules) -> pl.DataFrame:
-    """Give the verdict of every pair whose case has all its reads, and how it came about."""
+def consensus(connection: Connection, study_id: int, *, asks: str, reveal: bool) -> pl.DataFrame:
+    """Give the verdict of every pair whose case has all its reads, and how it came about.
+
+    `asks` and `reveal` are settings of the study: which findings a reader is asked about, and whether locking reveals.
+    """
     settled = {(row.case_id, row.finding): row for row in _adjudications(connection, study_id)}
-    chances = _inclusions(connection, study_id, rules)
+    chances = _inclusions(connection, study_id, asks)
     newest = _newest(connection, study_id)
     rows = []
-    for (case_id, finding), reads in _blind_reads(connection, study_id, reveal=rules.reveal).items():
+    for (case_id, finding), reads in _blind_reads(connection, study_id, reveal=reveal).items():
         first = next(iter(reads.values()))
         if len(reads) < first.wanted:  # no verdict before all have read: a later reader could overturn it
             continue
@@ -174,7 +150,7 @@ def consensus(connection: Connection, study_id: int, rules: Rules) -> pl.DataFra
                 "round": row.round if row else 0,
                 "readers": len(reads),
                 **{word: votes.get(word, 0) for word in VERDICT.categories},
-                "inclusion": chances.get((case_id, finding if rules.asks == "drawn" else "")),
+                "inclusion": chances.get((case_id, finding if asks == "drawn" else "")),
                 "amended_since": row is not None and _amended(row, newest),
                 "by": row.name if row else None,
                 "note": row.note if row else None,
@@ -202,7 +178,7 @@ def _adjudications(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
     return connection.execute(query.where(ADJUDICATION.c.study_id == study_id)).all()
 
 
-def _inclusions(connection: Connection, study_id: int, rules: Rules) -> dict[tuple[int, str], float]:
+def _inclusions(connection: Connection, study_id: int, asks: str) -> dict[tuple[int, str], float]:
     """Give the inclusion probability of each drawn pair; where all findings are asked, that of the film."""
     drawn = (
         select(DRAWN.c.case_id, DRAWN.c.finding, DRAWN.c.inclusion)
@@ -211,7 +187,7 @@ def _inclusions(connection: Connection, study_id: int, rules: Rules) -> dict[tup
     )
     chances: dict[tuple[int, str], float] = {}
     for case_id, finding, inclusion in connection.execute(drawn):
-        pair = (case_id, finding if rules.asks == "drawn" else "")
+        pair = (case_id, finding if asks == "drawn" else "")
         chances[pair] = max(inclusion, chances.get(pair, 0.0))
     return chances
 

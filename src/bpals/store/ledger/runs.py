@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, update
 
-from bpals.errors import UnknownName, UsageError
+from bpals.errors import UsageError
 from bpals.store.ledger.answers import SUMS, QuestionSet
 from bpals.store.ledger.locks import lock_answers
 from bpals.store.ledger.schema import ATTEMPT, EVENT, FILM, JUDGE, JUDGMENT, OUTCOMES, QUESTION, REPLY, RUN, now
@@ -131,14 +131,6 @@ def _short(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
-def judge_id(connection: Connection, name: str, where: str) -> int:
-    """Give the id of the judge with a name."""
-    names = dict(connection.execute(select(JUDGE.c.name, JUDGE.c.judge_id).order_by(JUDGE.c.judge_id)).all())
-    if name not in names:
-        raise UnknownName.of("judge", name, names, where=where)
-    return int(names[name])
-
-
 def question_set(connection: Connection, judge_id: int) -> QuestionSet:
     """Give the questions of a judge."""
     name = connection.execute(select(JUDGE.c.name).where(JUDGE.c.judge_id == judge_id)).scalar_one_or_none()
@@ -148,7 +140,7 @@ def question_set(connection: Connection, judge_id: int) -> QuestionSet:
     rows = connection.execute(
         select(*columns).where(QUESTION.c.judge_id == judge_id).order_by(QUESTION.c.number)
     ).mappings()
-    return QuestionSet(name, (Question(**row) for row in rows))
+    return QuestionSet(name, judge_id, (Question(**row) for row in rows))
 
 
 def cards(connection: Connection) -> list[dict[str, Any]]:
@@ -195,12 +187,6 @@ def begin(connection: Connection, row: Mapping[str, Any], *, again: bool = False
     return int(key[0]) if key else 0
 
 
-def end(connection: Connection, run_id: int, state: str, counts: Mapping[str, object]) -> None:
-    """Write down how a run ended."""
-    values = {"state": state, "counts": json.dumps(dict(counts), default=str), "ended": now()}
-    connection.execute(update(RUN).where(RUN.c.run_id == run_id).values(values))
-
-
 def event_row(run_id: int, kind: str, detail: Mapping[str, object] | str) -> dict[str, Any]:
     """Give the row of an event that happens now."""
     return {"run_id": run_id, "kind": kind, "detail": json.dumps(detail, default=str), "at": now()}
@@ -221,15 +207,6 @@ def stored(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
     for run in found:
         query = select(EVENT.c.kind, EVENT.c.detail, EVENT.c.at).where(EVENT.c.run_id == run["run_id"])
         run["events"] = [dict(row) for row in connection.execute(query.order_by(EVENT.c.event_id)).mappings()]
-    return found
-
-
-def of_judge(connection: Connection, judge_id: int) -> list[dict[str, Any]]:
-    """List the runs of a judge in their order, each with its plan, environment, counts and events."""
-    found = stored(connection, judge_id)
-    for run in found:
-        run.update({name: json.loads(run[name]) for name in ("plan", "environment", "counts")})
-        run["events"] = [{**event, "detail": json.loads(event["detail"])} for event in run["events"]]
     return found
 
 

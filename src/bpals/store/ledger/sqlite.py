@@ -218,7 +218,7 @@ class FileBackend:
             "sqlite://", creator=connect, poolclass=QueuePool, pool_size=READERS, max_overflow=-1
         )
         event.listen(self._writer, "connect", self._set_up_writer)
-        event.listen(self._readers, "connect", self._set_up_reader)
+        event.listen(self._readers, "connect", lambda driver, _record: _set_up(driver, "query_only=ON"))
         for engine in (self._writer, self._readers):
             event.listen(engine, "begin", _begin)
         try:
@@ -239,16 +239,10 @@ class FileBackend:
         return cls(place, connect, readonly=readonly)
 
     def _set_up_writer(self, driver: Any, _record: object) -> None:
-        with contextlib.closing(_set_up(driver)) as cursor:
-            if not self._readonly:
-                cursor.execute("PRAGMA journal_mode=WAL")
-                (mode,) = cursor.fetchone()
-                if mode != "wal":
-                    raise WorkspaceError(f"{self.path} cannot keep a write-ahead log (it is in mode {mode!r})")
-
-    def _set_up_reader(self, driver: Any, _record: object) -> None:
-        with contextlib.closing(_set_up(driver)) as cursor:
-            cursor.execute("PRAGMA query_only=ON")
+        if self._readonly:
+            _set_up(driver)
+        elif (mode := _set_up(driver, "journal_mode=WAL")) != "wal":
+            raise WorkspaceError(f"{self.path} cannot keep a write-ahead log (it is in mode {mode!r})")
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -257,11 +251,9 @@ class FileBackend:
             yield connection
         self._empty_log_if_due()
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> contextlib.AbstractContextManager[Connection]:
         """Open a transaction that reads one moment, whoever else writes meanwhile."""
-        with self._use(self._readers, "BEGIN") as connection:
-            yield connection
+        return self._use(self._readers, "BEGIN")
 
     def change(self, work: Callable[[Connection], _Result]) -> _Result:
         """Do some work in a transaction that may write, and give its result once that is durable."""
@@ -424,25 +416,24 @@ class FileBackend:
 
     @contextlib.contextmanager
     def lock(self, what: str) -> Iterator[None]:
-        """Be the only writer while inside; a second gets an error with the process and host of the first."""
+        """Be the only writer while inside; a second gets an error with the process and host of the first.
+
+        First check what the last writer left: verify after an error of the disk, and empty the log.
+        """
         with only_writer(self._place.lock, what):
-            self._settle()
+            doubted = self._place.doubt.exists()
+            if doubted and (found := self.look(runs.problems)):
+                raise WorkspaceError(f"{self.path} is damaged: {found[0]}. Put a backup in its place")
+            # A log that was written but not synced may be read back from memory only. A checkpoint makes it durable.
+            self.checkpoint()
+            if doubted:
+                self._place.doubt.unlink(missing_ok=True)
             yield
 
     def busy(self, _what: str) -> bool:
         """Say whether a run is at work, in this process or another: a file has one lock for all but a served room's."""
         now = holder(self._place.lock)
         return held(self._place.relayed) if now == SERVING else now is not None
-
-    def _settle(self) -> None:
-        """Check what the last writer left: verify after an error of the disk, and empty the log."""
-        doubted = self._place.doubt.exists()
-        if doubted and (found := self.look(runs.problems)):
-            raise WorkspaceError(f"{self.path} is damaged: {found[0]}. Put a backup in its place")
-        # A log that was written but not synced may be read back from memory only. A checkpoint makes it durable.
-        self.checkpoint()
-        if doubted:
-            self._place.doubt.unlink(missing_ok=True)
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Copy the ledger as it is at one moment to a new file; runs may go on meanwhile."""
@@ -464,14 +455,15 @@ class FileBackend:
             part.unlink(missing_ok=True)
 
 
-def _set_up(driver: Any) -> Any:
-    cursor = driver.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.execute("PRAGMA synchronous=FULL")
+def _set_up(driver: Any, *more: str) -> Any:
+    """Make the settings of every connection, and some more; give SQLite's answer to the last of them."""
     # SQLite's own checkpoints hide an error of the disk: they are done by hand, in `writing`.
-    cursor.execute("PRAGMA wal_autocheckpoint=0")
-    return cursor
+    settings = (f"busy_timeout={BUSY_MS}", "foreign_keys=ON", "synchronous=FULL", "wal_autocheckpoint=0", *more)
+    with contextlib.closing(driver.cursor()) as cursor:
+        for setting in settings:
+            cursor.execute(f"PRAGMA {setting}")
+        answer = cursor.fetchone()
+    return answer[0] if answer else None
 
 
 def _begin(connection: Connection) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from bpals.store.ledger import runs
-from bpals.store.ledger.answers import FilmRows, Known, QuestionSet, Row, add_attempts, known_films, put_films
+from bpals.store.ledger.answers import FilmRows, Known, QuestionSet, Row, add_attempts, by_try, known_films, put_films
 from bpals.store.ledger.locks import lock_answers
 from bpals.store.ledger.schema import ATTEMPT, FILM, JUDGMENT, REPLY, RUN
 
@@ -35,7 +35,8 @@ class Clash:
 
 def stored_films(connection: Connection, judge_id: int, after: int) -> tuple[int, list[FilmRows]]:
     """Give the next images of a judge as rows, in the order of their ids, and the last id; none at the end."""
-    columns = (FILM.c.film_id, FILM.c.image_id, FILM.c.control, FILM.c.sha256, FILM.c.run_id, FILM.c.at)
+    names = ("image_id", "control", "sha256", "run_id", "at")
+    columns = [FILM.c[name] for name in ("film_id", *names)]
     query = select(*columns).where(FILM.c.judge_id == judge_id, FILM.c.film_id > after)
     found = connection.execute(query.order_by(FILM.c.film_id).limit(FILMS_AT_ONCE)).all()
     if not found:
@@ -44,16 +45,12 @@ def stored_films(connection: Connection, judge_id: int, after: int) -> tuple[int
     replies, judgments, attempts = (_by_film(connection, table, ids) for table in (REPLY, JUDGMENT, ATTEMPT))
     return ids[-1], [
         FilmRows(
-            image_id=image_id,
-            control=control,
-            sha256=sha256,
-            run_id=run_id,
-            at=at,
+            **dict(zip(names, row, strict=True)),
             replies=replies.get(film_id, []),
             judgments=judgments.get(film_id, []),
-            attempts={(row[0], row[1], row[2]): row for row in attempts.get(film_id, [])},
+            attempts=by_try(attempts.get(film_id, [])),
         )
-        for film_id, image_id, control, sha256, run_id, at in found
+        for film_id, *row in found
     ]
 
 
@@ -85,28 +82,21 @@ def take_runs(connection: Connection, judge_id: int, others: Sequence[Mapping[st
 
 
 def take_films(
-    connection: Connection,
-    question_set: QuestionSet,
-    judge_id: int,
-    films: Sequence[FilmRows],
-    numbers: Mapping[int, int],
+    connection: Connection, question_set: QuestionSet, films: Sequence[FilmRows], numbers: Mapping[int, int]
 ) -> tuple[int, list[Clash]]:
     """Take some images, their runs numbered as they are here; give how many are new, and the clashes."""
     lock_answers(connection)
     ours = {(film.image_id, film.control): _renumbered(film, numbers) for film in films}
-    known = known_films(connection, judge_id, ours)
+    known = known_films(connection, question_set.judge_id, ours)
     clashes = list(_clashes(connection, question_set, known, ours))
-    put_films(connection, question_set, judge_id, ours.values())
+    put_films(connection, question_set, ours.values())
     for key, there in known.items():
         add_attempts(connection, there.film_id, ours[key])
     return sum(not control for _, control in ours.keys() - known.keys()), clashes
 
 
 def _renumbered(film: FilmRows, numbers: Mapping[int, int]) -> FilmRows:
-    attempts = {
-        (numbers[run_id], number, attempt): (numbers[run_id], *row[1:])
-        for (run_id, number, attempt), row in film.attempts.items()
-    }
+    attempts = by_try((numbers[run_id], *rest) for run_id, *rest in film.attempts.values())
     return replace(film, run_id=numbers[film.run_id], attempts=attempts)
 
 

@@ -10,6 +10,7 @@ JudgeError        the user must correct the address, the key or the certificate 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
 import math
 import re
@@ -259,11 +260,9 @@ async def read_error(response: aiohttp.ClientResponse) -> bytes:
     import aiohttp
 
     received = b""
-    try:
+    with contextlib.suppress(aiohttp.ClientError):
         while len(received) < ERROR_BYTES and (piece := await response.content.readany()):
             received += piece
-    except aiohttp.ClientError:
-        pass
     return received[:ERROR_BYTES]
 
 

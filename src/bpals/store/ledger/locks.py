@@ -213,18 +213,23 @@ class GroupCommit:
         if mine not in batch:  # more wait than fit: it came behind them
             self._waiting.remove(mine)
             batch.append(mine)
-        if len(batch) > 1:
-            # Whatever fails here, the work that caused it raises it again alone.
-            with contextlib.suppress(Exception):
-                with self._begin() as connection:
-                    results = [each.work(connection) for each in batch]
-                for each, result in zip(batch, results, strict=True):
-                    each.result.append(result)
-                return
+        if len(batch) > 1 and self._all(batch):
+            return
         self._waiting.extendleft(other for other in reversed(batch) if other is not mine)
         with self._begin() as connection:
-            alone = mine.work(connection)
-        mine.result.append(alone)
+            result = mine.work(connection)
+        mine.result.append(result)
+
+    def _all(self, batch: list[_Work[Any]]) -> bool:
+        """Do several in one transaction; say whether that went well."""
+        try:
+            with self._begin() as connection:
+                results = [each.work(connection) for each in batch]
+        except Exception:  # noqa: BLE001  whatever it was, the work that caused it raises it again alone
+            return False
+        for each, result in zip(batch, results, strict=True):
+            each.result.append(result)
+        return True
 
 
 def lock_answers(connection: Connection) -> None:

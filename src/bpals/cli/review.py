@@ -361,7 +361,7 @@ def _fitting(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], wid
 def export(
     out: Annotated[Path, takes("FILE", "A new file, or for dicom-sr a new folder.")],
     format_: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; .csv and .parquet tell it by themselves.")
+        str | None, typer.Option("--format", metavar="NAME", help=f"{FORMAT}; by default the ending of the file tells.")
     ] = None,
     workspace: WORKSPACE = AUDIT,
     images: Annotated[Path | None, takes("PATH", "The images, where the workspace does not know them.")] = None,

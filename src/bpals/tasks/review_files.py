@@ -82,8 +82,8 @@ def export_reviews(
 ) -> Exported:
     """Write every review of a workspace to a new file, or for `dicom-sr` to a new folder; nothing is overwritten.
 
-    Without a `format` the ending tells: .csv or .parquet. `images` is where the films are, if the workspace does not
-    know: formats with boxes in per cent need their size, and DICOM SR needs the films themselves.
+    Without a `format` the ending tells, such as .csv or .parquet. `images` is where the images are, if the workspace
+    does not know: formats with boxes in per cent need their size, and DICOM SR needs the images themselves.
     """
     target = Path(out)
     chosen = _format_of(target, format)

@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev audit room test quick sweep servers check shape bench pixels scorecard evidence simulations docs site identity clean chromium opengl
+.PHONY: help install dev audit room test quick sweep servers check shape bench speed pixels scorecard evidence simulations docs site identity clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,9 @@ bench: $(VENV)/.dev $(VENV)/bench/.made  ## the runner beside other clients, the
 	$(BIN)/python benchmarks/reading_load.py $(ARGS)
 	$(BIN)/python benchmarks/merge_cost.py
 	$(BIN)/python benchmarks/ray_overhead.py
+
+speed: $(VENV)/.dev  ## this version beside 3a990ea, in interleaved rounds (ARGS='--only signal')
+	$(BIN)/python benchmarks/versions.py $(ARGS)
 
 pixels: $(VENV)/.dev  ## the probe, the film checks and the combination with the record judge, on films (DATA=DIR with images/ and expert/)
 	$(BIN)/python benchmarks/probe.py --images $(DATA)/images --expert $(DATA)/expert

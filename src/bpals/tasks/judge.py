@@ -176,7 +176,7 @@ def run_judge(
     where = images_path(home, images)
     manifest = open_manifest(home, order.source, order.mapping)
     found = open_images(home, manifest, where, order.preparation, require_all=order.require_all)
-    for notice in found.shelf.notices:
+    for notice in found.index.notices:
         say(notice.message)
     address = ledger_of(home, order.ledger)
     part = str(order.shard or "")
@@ -351,7 +351,7 @@ def _judge_images(
         control=control_answers(context.ledger, plan.judge_id),
     )
     task = BlockTask(work=found.preparation, reads=Reading, begin=open_judge)
-    with ImageBlocks(executor, found.shelf, todo, task, plan.known) as blocks:
+    with ImageBlocks(executor, found.index, todo, task, plan.known) as blocks:
         return collect(judge, blocks, context.ledger, plan, watch=context.watch), blocks
 
 
@@ -369,7 +369,7 @@ def _verify(judge: Judge, context: _Context, plan: Plan, card: JudgeCard) -> Jud
     """Ask again about images whose answers are stored, compare, and keep the drift with the judge."""
     # An image that failed has nothing to compare with, and may fail again.
     stored_hashes = context.ledger.done(plan.judge_id, retry_failed=True)
-    there = sorted(stored_hashes.keys() & set(context.images.shelf.found))
+    there = sorted(stored_hashes.keys() & set(context.images.index.found))
     count = min(len(there), MOST_VERIFIED, -(-context.order.verify // len(plan.questions)))
     drawn = random.Random(context.order.seed).sample(there, count)  # noqa: S311  a fair sample, not a secret
     with context.images.read(drawn) as reading:
@@ -391,7 +391,7 @@ def _verify(judge: Judge, context: _Context, plan: Plan, card: JudgeCard) -> Jud
 
 def _write_answers(context: _Context, card: JudgeCard, state: str) -> JudgeRun:
     return write_ledger_answers(
-        context.home, context.images.manifest, context.ledger, card, state, context.images.shelf.notices
+        context.home, context.images.manifest, context.ledger, card, state, context.images.index.notices
     )
 
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from bpals.errors import UsageError, WorkspaceError
-from bpals.images.stream import Look, Looking, Seen, looked
-from bpals.judges.backbone import Backbone, open_backbone, open_eye
+from bpals.images.stream import FeatureSpec, FeatureStream, ImageFeatures, image_features
+from bpals.judges.backbone import Backbone, open_backbone, open_extractor
 from bpals.judges.linear_probe import ProbeJudge, without_patients
 from bpals.judges.runner.progress import Snapshot, State, Tally
 from bpals.registry import JUDGES, parse_spec
@@ -49,7 +49,7 @@ from bpals.text import several
 from bpals.types import KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
 
 # Worker processes are started anew and import it by its name.
-EYE = f"{open_eye.__module__}:{open_eye.__qualname__}"
+EXTRACTOR = f"{open_extractor.__module__}:{open_extractor.__qualname__}"
 WATCH_EVERY_S = 0.2
 
 Watch = Callable[[Snapshot], None]
@@ -88,18 +88,20 @@ def run_probe(
     where = images_path(home, images)
     manifest = open_manifest(home, order.source, order.mapping)
     found = open_images(home, manifest, where, order.preparation, require_all=order.require_all)
-    for notice in found.shelf.notices:
+    for notice in found.index.notices:
         say(notice.message)
     cache = FeatureCache(home.path, backbone.name, backbone.sha256, backbone.width)
     run = ProbeRun(home=home, manifest=manifest, cache=cache, judge=judge, spec=spec, watch=watch, say=say)
-    look = Look(side_px=backbone.side_px, eye=EYE, given={"named": named.target, "revision": named.revision})
-    tally, notices = extract_features(run, found, look, order)
-    notices = [*found.shelf.notices, *notices]
+    feature_spec = FeatureSpec(
+        side_px=backbone.side_px, extractor=EXTRACTOR, given={"named": named.target, "revision": named.revision}
+    )
+    tally, notices = extract_features(run, found, feature_spec, order)
+    notices = [*found.index.notices, *notices]
     if tally.state == "interrupted" or order.shard is not None:
         return _not_fitted(run, tally, notices, order)
     drawn = found.draw(order.limit_images, order.seed) if order.limit_images is not None else None
     dataset = load_source(*dataset_of(home))
-    extracted = ExtractedImages(images=dataset.images, shelf=found.shelf, look=look, cache=cache)
+    extracted = ExtractedImages(images=dataset.images, index=found.index, feature_spec=feature_spec, cache=cache)
     with only_one_in(cache.path, f"another run is fitting on the images of {cache.path}"):
         fitted = fit_probe(run, dataset, drawn)
         checked = _check_images(run, extracted, order)
@@ -117,7 +119,9 @@ def probe_of(backbone: Backbone, name: str = "") -> ProbeJudge:
     )
 
 
-def extract_features(run: ProbeRun, found: DatasetImages, look: Look, order: Order) -> tuple[Tally, list[Notice]]:
+def extract_features(
+    run: ProbeRun, found: DatasetImages, feature_spec: FeatureSpec, order: Order
+) -> tuple[Tally, list[Notice]]:
     """Extract the features that the cache lacks; Ctrl-C ends it, and loses nothing."""
     every = found.draw(order.limit_images, order.seed)
     ours = [image_id for image_id in every if order.shard is None or order.shard.holds(image_id)]
@@ -131,15 +135,15 @@ def extract_features(run: ProbeRun, found: DatasetImages, look: Look, order: Ord
         return Tally(films_all=0, state="done"), []
     read: ReadImages
     if order.executor.in_blocks:
-        task = BlockTask(work=look, reads=Looking, begin=_Collect)
-        with ImageBlocks(order.executor, found.shelf, todo, task) as blocks:
+        task = BlockTask(work=feature_spec, reads=FeatureStream, begin=_Collect)
+        with ImageBlocks(order.executor, found.index, todo, task) as blocks:
             tally, read = _cache_features(run, itertools.chain.from_iterable(blocks), len(todo)), blocks
     else:
         workers = (
             order.workers if order.workers is not None else 1 if len(todo) <= IMAGES_PER_WORKER else os.cpu_count()
         )
-        with looked(found.shelf, todo, look, workers=workers) as looking:
-            tally, read = _cache_features(run, looking, len(todo)), looking
+        with image_features(found.index, todo, feature_spec, workers=workers) as extracting:
+            tally, read = _cache_features(run, extracting, len(todo)), extracting
     notices = image_notices(read, 0)
     for notice in notices:
         run.say(notice.message)
@@ -149,11 +153,11 @@ def extract_features(run: ProbeRun, found: DatasetImages, look: Look, order: Ord
 class _Collect:
     """Returns the features of a block as they are."""
 
-    def __call__(self, images: Images, _block: Block) -> list[tuple[str, Seen | Refusal]]:
+    def __call__(self, images: Images, _block: Block) -> list[tuple[str, ImageFeatures | Refusal]]:
         return list(images)
 
 
-def _cache_features(run: ProbeRun, extracted: Iterable[tuple[str, Seen | Refusal]], todo: int) -> Tally:
+def _cache_features(run: ProbeRun, extracted: Iterable[tuple[str, ImageFeatures | Refusal]], todo: int) -> Tally:
     """Write features to the cache, block by block, until all are there or somebody interrupts."""
     began_s, next_s, done, refused = time.monotonic(), 0.0, 0, 0
     state: State = "done"

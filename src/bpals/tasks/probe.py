@@ -3,7 +3,7 @@
     run_probe("probe:lite0", images="images")
 
 Extracting takes minutes to hours and is cached image by image (`store/features.py`); fitting takes a minute or two
-and is done anew. Here alone among the image judges labels are read: the probe is fitted on those of other patients.
+and is repeated. Of the image judges, this one alone reads labels: the probe is fitted on those of other patients.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bpals.tasks.judge import JudgeRun, Order, judge_name, refuse_taken_name, su
 from bpals.text import several
 from bpals.types import KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
 
-# Worker processes are started anew and import it by its name.
+# A worker process does not inherit the function: it imports it by this name.
 EXTRACTOR = f"{open_extractor.__module__}:{open_extractor.__qualname__}"
 WATCH_EVERY_S = 0.2
 
@@ -217,7 +217,7 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 def fit_probe(run: ProbeRun, dataset: Dataset, drawn: Sequence[str] | None = None) -> JudgeRun:
     """Fit on every image with cached features, or on those drawn, and write the answers into the workspace.
 
-    Answers for the same images, labels and probe stand: fitting again would give them to the last bit.
+    Reuses existing answers if the inputs are unchanged: fitting is deterministic.
     """
     asked = dataset.images.select("image_id")
     if drawn is not None:
@@ -240,7 +240,8 @@ def fit_probe(run: ProbeRun, dataset: Dataset, drawn: Sequence[str] | None = Non
 
 def _inputs_key(run: ProbeRun, judge: ProbeJudge, dataset: Dataset, asked: pl.DataFrame) -> str:
     """Hash everything that could change the answers: the probe, the images, the labels."""
-    # An image's file and the backbone, which is part of the judge's card, make its features: where they lie does not.
+    # The image file and the backbone (in the judge's card) determine the features; their row and block do not matter,
+    # so they are dropped.
     files = run.cache.films("sha256", "code", "why").drop("row", "block")
     tables = (
         asked.join(files, on="image_id", how="inner", maintain_order="left"),
@@ -252,7 +253,7 @@ def _inputs_key(run: ProbeRun, judge: ProbeJudge, dataset: Dataset, asked: pl.Da
 
 
 def _finished(home: Workspace, name: str) -> FinishedJudge | None:
-    """Open the answers of an earlier run; damaged ones count as none, and are written anew."""
+    """Open the answers of an earlier run; damaged ones count as none, and are written again."""
     try:
         return home.judge(name) if name in home.judge_names() else None
     except WorkspaceError:
@@ -304,7 +305,7 @@ def _check_images(run: ProbeRun, extracted: ExtractedImages, order: Order) -> tu
 
 
 def _not_fitted(run: ProbeRun, tally: Tally, notices: Sequence[Notice], order: Order) -> JudgeRun:
-    """Count the cached features; a part of the images that others will complete is not fitted on."""
+    """Return a result without a fit: the run was interrupted, or is one shard."""
     answers = pl.DataFrame(schema=answers_schema(run.manifest.vocabulary))
     notices, count = list(notices), films_in(run.cache.path)
     plan = read_plan(run.cache.path)

@@ -85,7 +85,7 @@ class OpenRoom:
 def open_room(opening: Opening) -> Iterator[OpenRoom]:
     """Open a reading room on a workspace's audit, and close it in the end; what was read is in its ledger."""
     home = Workspace(opening.workspace)
-    home.mend()
+    home.repair()
     vocabulary = vocabulary_of(home.open().table("claims.parquet", "finding"))
     study = load_study(Path(opening.study), vocabulary) if opening.study else default_study(vocabulary)
     index = _index(home, opening)

@@ -28,18 +28,18 @@ from threadpoolctl import threadpool_limits
 
 from bpals.errors import install_line
 from bpals.images.checks import ONE_GREY, Gallery, Twins, find_twins, one_grey
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.images.defects import CHECKS, COPIES, Detection, detect
 from bpals.images.ocr import Lettered, Lettering
 from bpals.images.prepare import decode
-from bpals.images.stream import THUMBNAIL_PX, Look, Seen
+from bpals.images.stream import THUMBNAIL_PX, FeatureSpec, ImageFeatures
 from bpals.judges.backbone import DEFAULT, open_backbone
 from bpals.report.tallies import wilson
 from bpals.sources import nih
 from bpals.store.features import FeatureCache, StoredFeatures
 from bpals.store.workspace import Workspace
 from bpals.tasks.image_checks import ExtractedImages, check_images, gallery_of, sample_of
-from bpals.tasks.probe import EYE, run_probe
+from bpals.tasks.probe import EXTRACTOR, run_probe
 from bpals.types import Refusal
 
 FILMS, NIH_FILMS, DRAWS = 1000, 112_120, 1000
@@ -70,16 +70,16 @@ Floats = npt.NDArray[np.float32]
 class Bench:
     """The films, and what was seen of them."""
 
-    looked: ExtractedImages
+    extracted: ExtractedImages
     gallery: Gallery
 
-    def eye(self) -> Callable[[bytes], Seen | Refusal]:
-        """Look at a film in this process."""
-        return self.looked.look.begin()
+    def extractor(self) -> Callable[[bytes], ImageFeatures | Refusal]:
+        """Extract the features of a film in this process."""
+        return self.extracted.feature_spec.begin()
 
     def films(self, image_ids: list[str]) -> Iterator[tuple[str, Image.Image]]:
         """Decode films."""
-        for name, content in self.looked.shelf.read(image_ids):
+        for name, content in self.extracted.index.read(image_ids):
             if isinstance(content, Refusal):
                 raise TypeError(f"{name}: {content.message}")
             yield name, decode(content).image
@@ -147,7 +147,7 @@ class Made:
     features: list[Floats] = field(default_factory=list)
     thumbnails: list[npt.NDArray[np.uint8]] = field(default_factory=list)
 
-    def put(self, kind: str, film: int, seen: Seen | Refusal) -> None:
+    def put(self, kind: str, film: int, seen: ImageFeatures | Refusal) -> None:
         """Keep a copy."""
         if isinstance(seen, Refusal):
             raise TypeError(seen.message)
@@ -163,20 +163,20 @@ class Made:
 
 def altered(bench: Bench) -> bool:
     """Measure each check alone on altered copies, and on all films that nobody altered."""
-    drawn, gallery, look = bench.drawn(FILMS)["image_id"].to_list(), bench.gallery, bench.eye()
+    drawn, gallery, extract = bench.drawn(FILMS)["image_id"].to_list(), bench.gallery, bench.extractor()
     count, place = gallery.table.height, {name: at for at, name in enumerate(gallery.table["image_id"])}
     made, empty = Made(), 0
     for which, (name, image) in enumerate(bench.films(drawn)):
         for kind, alter in COPIES.items():
-            made.put(kind, place[name], look(written(alter(image))))
-        made.put("doubled", place[name], look(doubled(image)))
-        nothing = look(emptied(image, which))
+            made.put(kind, place[name], extract(written(alter(image))))
+        made.put("doubled", place[name], extract(doubled(image)))
+        nothing = extract(emptied(image, which))
         empty += isinstance(nothing, Refusal) or one_grey(nothing.thumbnail[None])[0] >= ONE_GREY
     for name, image in bench.films(bench.large["image_id"].to_list()):
-        made.put(LARGE, place[name], look(written(COPIES["cropped"](image))))
-    sample = sample_of(gallery, bench.looked)
+        made.put(LARGE, place[name], extract(written(COPIES["cropped"](image))))
+    sample = sample_of(gallery, bench.extracted)
     assert sample is not None  # noqa: S101  a thousand patients are enough
-    stored = bench.looked.cache.features(gallery.table["image_id"].to_list())
+    stored = bench.extracted.cache.features(gallery.table["image_id"].to_list())
     fold = np.concatenate([gallery.fold, gallery.fold[made.films]])
     with threadpool_limits(1):
         said = detect(Joined(stored, count, np.stack(made.features)), fold, sample)
@@ -250,7 +250,7 @@ def _row(name: str, found: int, copies: int, alarms: int, films: int) -> bool:
 
 def real(bench: Bench) -> bool:
     """Say what is flagged among the films that nobody altered, and what was seen on those films by eye."""
-    report = check_images(Workspace(bench.looked.cache.path.parents[1]), bench.looked)
+    report = check_images(Workspace(bench.extracted.cache.path.parents[1]), bench.extracted)
     table = report.sealed.table
     print(f"\n{report.sentence}\n")
     print("| check | films flagged | seen to be so by eye | not so | not looked at |\n|---|---|---|---|---|")
@@ -332,7 +332,7 @@ def ocr(bench: Bench) -> bool:
     large = bench.large
     read, views = Lettering().begin(), dict(large.select("image_id", "view").iter_rows())
     spent, marked, agree, text, found = 0.0, 0, 0, 0, 0
-    for name, content in bench.looked.shelf.read(list(views)):
+    for name, content in bench.extracted.index.read(list(views)):
         if isinstance(content, Refusal):
             continue
         began = time.process_time()
@@ -368,13 +368,13 @@ def main() -> None:
     if not cache.path.exists():
         run_probe(f"probe:{given.backbone}", images=given.images, workspace=given.workspace, say=print)
     images = nih.load().images
-    looked = ExtractedImages(
+    extracted = ExtractedImages(
         images=images,
-        shelf=open_shelf(given.images, images["image_id"].to_list()),
-        look=Look(side_px=backbone.side_px, eye=EYE, given={"named": given.backbone}),
+        index=open_index(given.images, images["image_id"].to_list()),
+        feature_spec=FeatureSpec(side_px=backbone.side_px, extractor=EXTRACTOR, given={"named": given.backbone}),
         cache=cache,
     )
-    bench = Bench(looked=looked, gallery=gallery_of(looked))
+    bench = Bench(extracted=extracted, gallery=gallery_of(extracted))
     kept = [PARTS[name](bench) for name in given.parts or PARTS]
     sys.exit(0 if all(kept) else 1)
 

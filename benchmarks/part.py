@@ -52,7 +52,7 @@ def write_matrices(dataset: Dataset, file: Path) -> None:
     """Write the features and folds that the record judge uses, and the labels."""
     record = read_record(dataset.images, dataset.claims, dataset.vocabulary)
     fold = fold_of(record.patients, RecordJudge().folds)
-    np.savez(file, features=record.evidence, fold=fold, labels=record.states.astype(np.int64), findings=NIH.findings)
+    np.savez(file, features=record.features, fold=fold, labels=record.states.astype(np.int64), findings=NIH.findings)
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ import polars as pl
 from PIL import Image
 
 from bpals.findings import AIRSPACE_OPACITY, NODULE_OR_MASS, Group
-from bpals.images.collection import open_shelf
-from bpals.images.stream import Look, looked
+from bpals.images.collection import open_index
+from bpals.images.stream import FeatureSpec, image_features
 from bpals.judges.backbone import built_file, open_backbone
 from bpals.judges.linear_probe import ProbeJudge
 from bpals.judges.record import RecordJudge, fold_of, state_matrix
@@ -44,7 +44,7 @@ from bpals.sources import nih
 from bpals.store.features import FeatureCache, StoredFeatures
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge import Order
-from bpals.tasks.probe import EYE, run_probe
+from bpals.tasks.probe import EXTRACTOR, run_probe
 from bpals.types import Refusal
 from peak import ChildrenWatch, peak_mb
 
@@ -71,8 +71,8 @@ class Given:
 def rate(given: Given) -> bool:
     """Measure films a core-second, ours and a plain loop's in turn, on the same films of one archive."""
     archive = min(given.images.glob("*.tar"))
-    shelf = open_shelf(archive)
-    names = sorted(shelf.found)[:FILMS]
+    index = open_index(archive)
+    names = sorted(index.found)[:FILMS]
     both = [(_per_core_second(_ours, archive, names), _per_core_second(_plain, archive, names)) for _ in range(ROUNDS)]
     mine, theirs = (float(np.median(side)) for side in zip(*both, strict=True))
     print(f"\n{len(names):,} films of 256 px (JPEG), one process, one thread, median of {ROUNDS} rounds in turn\n")
@@ -82,7 +82,7 @@ def rate(given: Given) -> bool:
     _row("ratio", f"{mine / theirs:.2f}", "")
     originals = given.images / "originals"
     if originals.is_dir():
-        found = list(open_shelf(originals).found)
+        found = list(open_index(originals).found)
         large = float(np.median([_per_core_second(_ours, originals, found) for _ in range(ROUNDS)]))
         what = f"bpals, {len(found)} films of 1024 px (PNG), as NIH ships them"
         _row(what, f"{large:.1f}", f"{NIH_FILMS / large / 60:.0f}")
@@ -97,8 +97,8 @@ def _per_core_second(look: Callable[[Path, list[str]], int], place: Path, names:
 
 def _ours(place: Path, names: list[str]) -> int:
     """Look at films as the probe does, in this process."""
-    with looked(open_shelf(place, names), names, Look(eye=EYE), workers=0) as looking:
-        return sum(not isinstance(seen, Refusal) for _, seen in looking)
+    with image_features(open_index(place, names), names, FeatureSpec(extractor=EXTRACTOR), workers=0) as extracting:
+        return sum(not isinstance(seen, Refusal) for _, seen in extracting)
 
 
 def _plain(place: Path, names: list[str]) -> int:

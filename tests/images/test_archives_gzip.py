@@ -7,7 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from bpals.images.archives import Gunzip, GzippedTar, Readers, Spot
+from bpals.images.archives import Gunzip, GzippedTar, Location, Readers
 from bpals.images.formats import MOST_BYTES, Refused
 
 EVERY = 20_000
@@ -74,11 +74,11 @@ def test_a_gzip_that_is_cut_gives_what_stands_before(packed, tmp_path):
     whole = path.read_bytes()
     (tmp_path / "cut.tar.gz").write_bytes(whole[: len(whole) // 2])
     with Readers([ShortStretches(tmp_path / "cut.tar.gz")]) as readers:
-        assert readers.read(Spot(0, entries[2])) == films["02.png"]
+        assert readers.read(Location(0, entries[2])) == films["02.png"]
         for _ in range(2):
             with pytest.raises(Refused, match="cut short"):
-                readers.read(Spot(0, entries[-1]))
-        assert readers.read(Spot(0, entries[1])) == films["01.png"]
+                readers.read(Location(0, entries[-1]))
+        assert readers.read(Location(0, entries[1])) == films["01.png"]
 
 
 def test_a_tar_that_is_another_is_refused(packed, tmp_path, film, pack_tar):

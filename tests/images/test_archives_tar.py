@@ -9,7 +9,7 @@ import pytest
 
 from bpals.errors import FilmError
 from bpals.images import archives
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.images.prepare import Preparation
 from bpals.images.stream import prepared
 from bpals.types import Refusal
@@ -17,14 +17,14 @@ from bpals.types import Refusal
 
 def outcomes(path, *names):
     """What reading films gives: `read`, or the code of the refusal."""
-    shelf = open_shelf(path, names)
-    got = {name: read.code if isinstance(read, Refusal) else "read" for name, read in shelf.read(names)}
+    index = open_index(path, names)
+    got = {name: read.code if isinstance(read, Refusal) else "read" for name, read in index.read(names)}
     return {name: got[name] for name in names}
 
 
 def codes(path, *names):
-    """The codes of a shelf's notices."""
-    return [notice.code for notice in open_shelf(path, names).notices]
+    """The codes of an index's notices."""
+    return [notice.code for notice in open_index(path, names).notices]
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
@@ -32,8 +32,8 @@ def test_one_bad_film_in_an_archive_costs_one_film(tmp_path, film, pack_tar, mod
     """F17: it is refused, its neighbours are prepared."""
     members = {"images/a.png": film(1), "images/b.png": film(2)[:-40], "images/c.png": film(3)}
     path = pack_tar(tmp_path / "images_001.tar.gz", members, mode)
-    shelf = open_shelf(path, ["a.png", "b.png", "c.png"])
-    with prepared(shelf, shelf.found, Preparation(), workers=0) as reading:
+    index = open_index(path, ["a.png", "b.png", "c.png"])
+    with prepared(index, index.found, Preparation(), workers=0) as reading:
         got = {image_id: made.code if isinstance(made, Refusal) else "film" for image_id, made in reading}
     assert got == {"a.png": "film", "b.png": "truncated", "c.png": "film"}
     assert reading.refused == {"truncated": 1}
@@ -136,23 +136,23 @@ def test_a_stream_that_unpacks_without_end_is_stopped(tmp_path, film, pack_tar):
 def test_reading_stops_after_the_last_film_that_is_wanted(tmp_path, film, pack_tar):
     """What follows in a compressed tar is not unpacked: here it could not be."""
     path = pack_tar(tmp_path / "films.tar.gz", {f"{seed}.png": film(seed) for seed in range(40)}, "w:gz")
-    shelf = open_shelf(path, ["0.png", "1.png"])
+    index = open_index(path, ["0.png", "1.png"])
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert [content for _, content in shelf.read(["1.png", "0.png"])] == [film(0), film(1)]
+    assert [content for _, content in index.read(["1.png", "0.png"])] == [film(0), film(1)]
 
 
 def test_an_archive_that_was_replaced_after_it_was_listed_is_found_out(tmp_path, film, pack_tar):
     """F22: the name and size of a member are checked against the list."""
     path = pack_tar(tmp_path / "films.tar.gz", {"a.png": film(1), "b.png": film(2)}, "w:gz")
-    shelf = open_shelf(path, ["a.png", "b.png"])
+    index = open_index(path, ["a.png", "b.png"])
     pack_tar(path, {"b.png": film(2), "c.png": film(1)}, "w:gz")
-    assert [got.code for _, got in shelf.read(["a.png", "b.png"])] == ["changed", "changed"]
+    assert [got.code for _, got in index.read(["a.png", "b.png"])] == ["changed", "changed"]
     pack_tar(path, {}, "w:gz")
-    assert [got.code for _, got in shelf.read(["a.png"])] == ["changed"]
+    assert [got.code for _, got in index.read(["a.png"])] == ["changed"]
 
 
 def test_what_is_no_archive_says_so(tmp_path):
     """A gzip of something else, and a tar of nothing."""
     (tmp_path / "films.tar.gz").write_bytes(gzip.compress(b"image,label\n" * 100))
     with pytest.raises(FilmError, match=r"films\.tar\.gz"):
-        open_shelf(tmp_path / "films.tar.gz", ["a.png"])
+        open_index(tmp_path / "films.tar.gz", ["a.png"])

@@ -8,14 +8,14 @@ import pytest
 
 from bpals.errors import FilmError
 from bpals.images.archives import unsafe
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.types import Refusal
 
 
 def outcomes(path, *names):
     """What reading films of a zip gives: `read`, or the code of the refusal."""
-    shelf = open_shelf(path, names)
-    return {name: got.code if isinstance(got, Refusal) else "read" for name, got in shelf.read(shelf.found)}
+    index = open_index(path, names)
+    return {name: got.code if isinstance(got, Refusal) else "read" for name, got in index.read(index.found)}
 
 
 def link_to(name):
@@ -49,7 +49,7 @@ def test_each_unsafe_member_is_refused_with_its_own_reason(tmp_path, film, pack_
         "good.png": "read",
     }
     assert sorted(tmp_path.rglob("*")) == before
-    refused = {notice.message: notice.count for notice in open_shelf(path, names).notices}
+    refused = {notice.message: notice.count for notice in open_index(path, names).notices}
     assert [count for message, count in refused.items() if "leads out of the archive" in message] == [3]
 
 
@@ -84,7 +84,7 @@ def test_a_cut_zip_is_one_clear_line(tmp_path, film, pack_zip, share):
     path = pack_zip(tmp_path / "films.zip", [(f"{n}.png", film(n)) for n in range(5)])
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     with pytest.raises(FilmError, match=r"films\.zip .*damaged"):
-        open_shelf(path, ["1.png"])
+        open_index(path, ["1.png"])
 
 
 def test_damage_to_one_member_refuses_that_member_only(tmp_path, film, pack_zip):
@@ -106,15 +106,15 @@ def test_a_zip_of_a_million_members_is_refused_before_it_is_listed(tmp_path):
         end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, claimed, claimed, len(directory), 0, 0)
         path.write_bytes(b"PK\x03\x04" + directory + end)
         with pytest.raises(FilmError, match=r"films\.zip .*500,000"):
-            open_shelf(path, ["a.png"])
+            open_index(path, ["a.png"])
 
 
 def test_a_zip_that_was_replaced_after_it_was_listed_is_found_out(tmp_path, film, pack_zip):
     """F22: a member is checked against the list."""
     path = pack_zip(tmp_path / "films.zip", [("a.png", film(1)), ("b.png", film(2))])
-    shelf = open_shelf(path, ["b.png"])
+    index = open_index(path, ["b.png"])
     pack_zip(path, [("b.png", film(3))])
-    assert [got.code for _, got in shelf.read(["b.png"])] == ["changed"]
+    assert [got.code for _, got in index.read(["b.png"])] == ["changed"]
 
 
 def test_a_zip64_is_read(tmp_path, film):

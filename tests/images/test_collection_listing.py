@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def spoil(path):
 def test_a_listed_archive_is_not_unpacked_again(archive):
     """A resume does not stream 42 GB to know what is in them."""
     path, listing = archive
-    first = open_shelf(path, ["a.png", "b.png"], listing=listing)
+    first = open_index(path, ["a.png", "b.png"], listing=listing)
     spoil(path)
-    again = open_shelf(path, ["a.png", "b.png"], listing=listing)
+    again = open_index(path, ["a.png", "b.png"], listing=listing)
     assert again.found == first.found == ("a.png", "b.png")
     assert again.notices == first.notices
 
@@ -34,9 +34,9 @@ def test_a_listed_archive_is_not_unpacked_again(archive):
 def test_another_size_or_time_lists_it_again(archive, film, pack_tar):
     """The listing is known by name, size and time."""
     path, listing = archive
-    open_shelf(path, ["a.png"], listing=listing)
+    open_index(path, ["a.png"], listing=listing)
     pack_tar(path, {"d.png": film(4)}, "w:gz")
-    assert open_shelf(path, ["a.png", "d.png"], listing=listing).found == ("d.png",)
+    assert open_index(path, ["a.png", "d.png"], listing=listing).found == ("d.png",)
 
 
 @pytest.mark.parametrize(
@@ -46,17 +46,17 @@ def test_a_listing_that_is_damaged_is_made_anew(archive, content):
     """It is a memory and not the truth."""
     path, listing = archive
     listing.write_text(content)
-    assert open_shelf(path, ["a.png"], listing=listing).found == ("a.png",)
+    assert open_index(path, ["a.png"], listing=listing).found == ("a.png",)
     spoil(path)
-    assert open_shelf(path, ["a.png"], listing=listing).found == ("a.png",)
+    assert open_index(path, ["a.png"], listing=listing).found == ("a.png",)
 
 
 def test_damage_and_refusals_are_remembered_too(tmp_path, film, pack_tar):
     """A second look at a cut archive says the same as the first."""
     path = pack_tar(tmp_path / "films.tar.gz", {"a.png": film(1), "../b.png": film(2), "c.png": film(3)}, "w:gz")
     path.write_bytes(path.read_bytes()[:-400])
-    first = open_shelf(path, ["a.png", "b.png", "c.png"], listing=tmp_path / "listing.json")
-    again = open_shelf(path, ["a.png", "b.png", "c.png"], listing=tmp_path / "listing.json")
+    first = open_index(path, ["a.png", "b.png", "c.png"], listing=tmp_path / "listing.json")
+    again = open_index(path, ["a.png", "b.png", "c.png"], listing=tmp_path / "listing.json")
     assert again.notices == first.notices
     assert list(again.read(again.found)) == list(first.read(first.found))
 
@@ -64,5 +64,5 @@ def test_damage_and_refusals_are_remembered_too(tmp_path, film, pack_tar):
 def test_no_path_of_the_machine_is_in_a_listing(archive):
     """It may be kept in a workspace that is given away."""
     path, listing = archive
-    open_shelf(path.parent, ["a.png"], listing=listing)
+    open_index(path.parent, ["a.png"], listing=listing)
     assert str(path.parent) not in listing.read_text()

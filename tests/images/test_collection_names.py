@@ -2,7 +2,7 @@
 
 import pytest
 
-from bpals.images.collection import Names, is_archive, is_film, stem
+from bpals.images.collection import Names, is_archive, is_image, stem
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ def test_only_the_ending_of_a_film_is_taken_off(name, expected):
 
 def test_films_and_archives_are_told_by_their_endings():
     """In any case; a table is neither."""
-    assert is_film("a.PNG")
-    assert is_film("a.gif")
+    assert is_image("a.PNG")
+    assert is_image("a.gif")
     assert is_archive("images_001.tar.gz")
-    assert not is_film("a.csv")
+    assert not is_image("a.csv")
     assert not is_archive("a.csv.gz")
 
 

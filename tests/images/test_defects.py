@@ -17,11 +17,11 @@ WRONG = {3: "turned_90", 120: "turned_180", 121: "inverted", 122: "cropped", 123
 @pytest.fixture(scope="module")
 def looked():
     """The features of drawn films, some of them altered, and of the copies of the first ones."""
-    eye = phantoms.open_eye()
+    extractor = phantoms.open_extractor()
     films = [phantoms.phantom(seed) for seed in range(FILMS)]
     films = [COPIES[WRONG[place]](film) if place in WRONG else film for place, film in enumerate(films)]
-    features = np.stack([eye(square(film, 48)) for film in films])
-    copies = [[eye(square(alter(film), 48)) for alter in COPIES.values()] for film in films[:SAMPLED]]
+    features = np.stack([extractor(square(film, 48)) for film in films])
+    copies = [[extractor(square(alter(film), 48)) for alter in COPIES.values()] for film in films[:SAMPLED]]
     return features, Sample(places=np.arange(SAMPLED), copies=np.array(copies, dtype=np.float32))
 
 

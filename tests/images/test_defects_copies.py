@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bpals.images.collection import open_shelf
-from bpals.images.defects import COPIES, Altering, Copies, looked_at_copies
+from bpals.images.collection import open_index
+from bpals.images.defects import COPIES, Altering, Copies, copy_features
 from bpals.images.stream import square
 from bpals.types import Refusal
 from world import phantoms
@@ -51,11 +51,11 @@ def test_copies_are_looked_at_as_the_film_is(workers, tmp_path):
     film = phantoms.phantom(0)
     (tmp_path / "sound.png").write_bytes(phantoms.written(film))
     (tmp_path / "torn.png").write_bytes(phantoms.written(film)[:300])
-    shelf = open_shelf(tmp_path)
-    with looked_at_copies(shelf, shelf.found, phantoms.LOOK, workers=workers) as reading:
+    index = open_index(tmp_path)
+    with copy_features(index, index.found, phantoms.FEATURE_SPEC, workers=workers) as reading:
         made = dict(reading)
-    eye = phantoms.open_eye()
-    expected = [eye(square(alter(film), 48)) for alter in COPIES.values()]
+    extractor = phantoms.open_extractor()
+    expected = [extractor(square(alter(film), 48)) for alter in COPIES.values()]
     sound = next(each for each in made.values() if isinstance(each, Copies))
     assert np.array_equal(sound.features, np.stack(expected))
     assert sound.sha256 == hashlib.sha256((tmp_path / "sound.png").read_bytes()).hexdigest()
@@ -64,6 +64,6 @@ def test_copies_are_looked_at_as_the_film_is(workers, tmp_path):
 
 def test_a_reply_of_the_wrong_size_is_refused():
     """What no sound worker sends does not become numbers."""
-    work = Altering(**asdict(phantoms.LOOK))
+    work = Altering(**asdict(phantoms.FEATURE_SPEC))
     with pytest.raises(ValueError, match="reshape"):
         work.unpack({"sha256": "x", "notes": []}, b"\0" * 4 * (len(COPIES) + 1))

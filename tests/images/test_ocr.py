@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from bpals.errors import MissingExtra
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.images.ocr import Lettered, Lettering, spell, spelt
 from world import phantoms
 
@@ -61,9 +61,9 @@ def test_without_an_ocr_the_line_to_type_is_said(tmp_path, monkeypatch):
     """Before any worker is started."""
     monkeypatch.setitem(sys.modules, "rapidocr_onnxruntime", None)
     (tmp_path / "a.png").write_bytes(phantoms.written(phantoms.phantom(0)))
-    shelf = open_shelf(tmp_path)
+    index = open_index(tmp_path)
     with pytest.raises(MissingExtra, match=r"\[ocr\]"):
-        spelt(shelf, shelf.found)
+        spelt(index, index.found)
 
 
 @pytest.mark.skipif(not HAS_OCR, reason="rapidocr-onnxruntime is not installed: the extra ocr")
@@ -73,8 +73,8 @@ def test_words_burnt_into_a_film_are_read(words, markers, text, tmp_path):
     film = Image.fromarray((np.asarray(phantoms.phantom(0).resize((600, 600))) * 0.6).astype(np.uint8))
     ImageDraw.Draw(film).text((40, 30), words, fill=250, font=ImageFont.load_default(40))
     (tmp_path / "a.png").write_bytes(phantoms.written(film))
-    shelf = open_shelf(tmp_path)
-    with spelt(shelf, shelf.found, workers=1) as reading:
+    index = open_index(tmp_path)
+    with spelt(index, index.found, workers=1) as reading:
         ((_, lettered),) = reading
     assert isinstance(lettered, Lettered)
     assert (lettered.markers, lettered.text) == (markers, text)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.images.prepare import Preparation, prepare
 from bpals.images.rendition import Rendition, Renditions, expose, render, shown
 from bpals.types import Refusal
@@ -160,18 +160,18 @@ COUNTS = {"b": 3, "c": 3, "d": 5}
 
 
 @pytest.fixture
-def shelf(tmp_path, film, pack_tar, pack_zip):
+def index(tmp_path, film, pack_tar, pack_zip):
     """Films in a folder, a tar, a zip and a compressed tar."""
     (tmp_path / "a.png").write_bytes(film(1))
     pack_tar(tmp_path / "b.tar", {f"b{n}.png": film(10 + n) for n in range(3)})
     pack_zip(tmp_path / "c.zip", [(f"c{n}.png", film(20 + n)) for n in range(3)])
     pack_tar(tmp_path / "d.tar.gz", {f"d{n}.png": film(30 + n) for n in range(5)}, "w:gz")
-    return open_shelf(tmp_path, ["a.png", *(f"{name}{n}.png" for name, count in COUNTS.items() for n in range(count))])
+    return open_index(tmp_path, ["a.png", *(f"{name}{n}.png" for name, count in COUNTS.items() for n in range(count))])
 
 
-def test_single_films_come_from_every_holder_in_any_order(shelf, film):
+def test_single_films_come_from_every_holder_in_any_order(index, film):
     """Also backwards out of a compressed tar, which the user is told about."""
-    renditions = Renditions(shelf)
+    renditions = Renditions(index)
     for image_id, seed in {"d4.png": 34, "c2.png": 22, "a.png": 1, "d0.png": 30, "b1.png": 11, "d2.png": 32}.items():
         assert renditions.film(image_id).sha256 == hashlib.sha256(film(seed)).hexdigest()
     assert renditions.film("nowhere.png").code == "missing"
@@ -182,10 +182,10 @@ def test_single_films_come_from_every_holder_in_any_order(shelf, film):
     assert isinstance(renditions.film("b2.png"), Rendition)
 
 
-def test_what_is_kept_is_bounded_by_bytes(shelf):
+def test_what_is_kept_is_bounded_by_bytes(index):
     """The oldest goes first; what is kept is not made again."""
-    one = len(Renditions(shelf).film("a.png").content)
-    renditions = Renditions(shelf, most_bytes=int(2.5 * one))
+    one = len(Renditions(index).film("a.png").content)
+    renditions = Renditions(index, most_bytes=int(2.5 * one))
     first = renditions.film("a.png")
     assert renditions.film("a.png") is first
     for image_id in ("b0.png", "b1.png"):
@@ -195,13 +195,13 @@ def test_what_is_kept_is_bounded_by_bytes(shelf):
     assert renditions.film("a.png") == first
 
 
-def test_many_who_ask_at_once_get_one_rendition(shelf):
+def test_many_who_ask_at_once_get_one_rendition(index):
     """Sixteen threads, every film, both out of plain and compressed archives: each film is made once."""
-    renditions = Renditions(shelf)
+    renditions = Renditions(index)
     got = []
 
     def ask():
-        got.append({image_id: id(renditions.film(image_id)) for image_id in shelf.found})
+        got.append({image_id: id(renditions.film(image_id)) for image_id in index.found})
 
     threads = [threading.Thread(target=ask) for _ in range(16)]
     for thread in threads:

@@ -53,11 +53,11 @@ def test_a_missing_package_stops_the_run_with_the_line_to_type(tmp_path):
         from bpals.errors import MissingExtra
         from bpals.images.prepare import Preparation
         from bpals.images.stream import prepared
-        from bpals.images.collection import open_shelf
-        shelf = open_shelf(sys.argv[1])
+        from bpals.images.collection import open_index
+        index = open_index(sys.argv[1])
         for workers in (0, 1):
             try:
-                list(prepared(shelf, shelf.found, Preparation(), workers=workers))
+                list(prepared(index, index.found, Preparation(), workers=workers))
             except MissingExtra as error:
                 print(error)
         """

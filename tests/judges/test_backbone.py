@@ -19,7 +19,7 @@ from bpals.judges.backbone import (
     build,
     built_file,
     open_backbone,
-    open_eye,
+    open_extractor,
     open_onnx,
     scaled,
 )
@@ -53,7 +53,7 @@ def test_no_film_changes_what_is_made_of_another(tiny):
     backbone = open_backbone(str(tiny))
     together = backbone.look(NOISE)
     assert np.array_equal(together[::-1], backbone.look(NOISE[::-1]))
-    assert np.array_equal(together[1], open_eye(str(tiny))(NOISE[1]))
+    assert np.array_equal(together[1], open_extractor(str(tiny))(NOISE[1]))
 
 
 def test_a_float_network_is_shown_what_imagenet_networks_expect(tmp_path):
@@ -115,8 +115,8 @@ def test_an_onnx_backbone_needs_no_torch(tiny):
     """Neither to open nor to look, as in a worker: nothing of the extra `torch` is imported."""
     script = (
         "import json, sys, numpy as np\n"
-        "from bpals.judges.backbone import open_eye\n"
-        f"numbers = open_eye({str(tiny)!r})(np.zeros((32, 32), np.uint8))\n"
+        "from bpals.judges.backbone import open_extractor\n"
+        f"numbers = open_extractor({str(tiny)!r})(np.zeros((32, 32), np.uint8))\n"
         "heavy = {'torch', 'torchvision', 'transformers', 'timm', 'onnx', 'scipy'} & set(sys.modules)\n"
         "print(json.dumps([len(numbers), sorted(heavy)]))\n"
     )

@@ -8,8 +8,8 @@ import pytest
 
 import shape
 from bpals.findings import Vocabulary
-from bpals.images.collection import open_shelf
-from bpals.images.stream import Look, looked
+from bpals.images.collection import open_index
+from bpals.images.stream import FeatureSpec, image_features
 from bpals.judges import linear_probe, record
 from bpals.judges.linear_probe import (
     CHUNK,
@@ -306,11 +306,11 @@ def test_real_films_tell_of_real_labels(lite0):
     if not FILMS.is_dir():
         pytest.skip(f"no films at {FILMS}: set BPALS_TEST_DATA")
     dataset = nih.load()
-    shelf = open_shelf(FILMS, dataset.images["image_id"].to_list())
-    names = shelf.found[:: len(shelf.found) // 400][:400]
-    look = Look(eye="bpals.judges.backbone:open_eye", given={"named": str(lite0)})
-    with looked(shelf, names, look, workers=0) as looking:
-        made = {name: film for name, film in looking if not isinstance(film, Refusal)}
+    index = open_index(FILMS, dataset.images["image_id"].to_list())
+    names = index.found[:: len(index.found) // 400][:400]
+    feature_spec = FeatureSpec(extractor="bpals.judges.backbone:open_extractor", given={"named": str(lite0)})
+    with image_features(index, names, feature_spec, workers=0) as extracting:
+        made = {name: film for name, film in extracting if not isinstance(film, Refusal)}
     assert len(made) == 400
     # The means of the seven stages: a third of the numbers, a thirtieth of the time.
     numbers = np.stack([made[name].features for name in names])[:, :784]

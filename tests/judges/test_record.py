@@ -339,7 +339,7 @@ def test_no_claim_of_a_group_reaches_the_answer_about_the_group():
 def evidence(dataset, claims=None):
     """The features of every film."""
     said = dataset.claims if claims is None else claims
-    return read_record(dataset.images, said, dataset.vocabulary).evidence
+    return read_record(dataset.images, said, dataset.vocabulary).features
 
 
 def shuffled_words(claims, film, seed):
@@ -499,7 +499,7 @@ def test_an_empty_record_has_empty_matrices(patients):
     dataset = tiny_dataset(patients=patients)
     record = read_record(dataset.images, dataset.claims, dataset.vocabulary)
     assert record.states.shape == (patients, 3)
-    assert record.evidence.shape[0] == len(record.patients) == len(record.others) == patients
+    assert record.features.shape[0] == len(record.patients) == len(record.others) == patients
 
 
 FINDINGS, FEATURES = 3, 4
@@ -511,8 +511,8 @@ def make_films(count=64, *, seed=0, silent=0.0):
     states = (draw.random((count, FINDINGS)) < 0.4).astype(np.float32)
     states[draw.random(states.shape) < 0.1] = 0.5
     states[draw.random(states.shape) < silent] = np.nan
-    evidence = draw.standard_normal((count, FEATURES)).astype(np.float32)
-    return Films(evidence=evidence, states=states, single=draw.random(count) < 0.5)
+    features = draw.standard_normal((count, FEATURES)).astype(np.float32)
+    return Films(features=features, states=states, single=draw.random(count) < 0.5)
 
 
 def make_network(seed=1):
@@ -543,7 +543,7 @@ def loss(fitted, films, weights, training):
 def test_the_gradients_are_the_slopes_of_the_loss():
     """Each parameter's derivative is what a small step up and a small step down differ by."""
     films, fitted, training = make_films(silent=0.1), make_network(), Training(dropout=0.0, colabel_penalty=0.05)
-    films = dataclasses.replace(films, evidence=films.evidence.astype(np.float64))
+    films = dataclasses.replace(films, features=films.features.astype(np.float64))
     weights = np.random.default_rng(2).exponential(size=len(films))
     given = record._gradients(fitted, films, weights, training, np.random.default_rng(3))
     step = 1e-5
@@ -586,7 +586,7 @@ def planted(count, seed):
     films = make_films(count, seed=seed)
     draw = np.random.default_rng(seed + 100)
     states = (draw.random((count, FINDINGS)) < 0.3).astype(np.float32)
-    states[:, 0] = draw.random(count) < 1 / (1 + np.exp(-3 * films.evidence[:, 0]))
+    states[:, 0] = draw.random(count) < 1 / (1 + np.exp(-3 * films.features[:, 0]))
     states[films.single, 2] = states[films.single, 1]
     return dataclasses.replace(films, states=states)
 
@@ -631,7 +631,7 @@ def test_a_film_that_weighs_more_is_heeded_more():
     films = planted(600, 3)
     contrary = dataclasses.replace(films, states=1 - films.states)
     both = Films(
-        evidence=np.concatenate([films.evidence] * 2),
+        features=np.concatenate([films.features] * 2),
         states=np.concatenate([films.states, contrary.states]),
         single=np.concatenate([films.single] * 2),
     )
@@ -644,10 +644,10 @@ def test_a_film_that_weighs_more_is_heeded_more():
 def test_evidence_that_never_varied_says_nothing_when_it_does():
     """A width that all films of the fit share has taught nothing; a film of another width is answered all the same."""
     films = make_films(300)
-    films.evidence[:, 0] = 2992.1
+    films.features[:, 0] = 2992.1
     fitted = record.fit(films, np.ones(300, np.float32), Training(steps=20), seed=0)
-    other = dataclasses.replace(films, evidence=films.evidence.copy())
-    other.evidence[:, 0] = 224.0
+    other = dataclasses.replace(films, features=films.features.copy())
+    other.features[:, 0] = 224.0
     assert (fitted.logits(other) == fitted.logits(films)).all()
 
 
@@ -655,10 +655,10 @@ def test_evidence_far_out_speaks_no_louder():
     """A feature of one film in a thousand is many deviations out; beyond FARTHEST nothing changes."""
     films = make_films(300)
     fitted = record.fit(films, np.ones(300, np.float32), Training(steps=20), seed=0)
-    side = np.sign(films.evidence)
-    far, farther = (dataclasses.replace(films, evidence=side * np.float32(by)) for by in (1e4, 1e6))
+    side = np.sign(films.features)
+    far, farther = (dataclasses.replace(films, features=side * np.float32(by)) for by in (1e4, 1e6))
     assert (fitted.logits(far) == fitted.logits(farther)).all()
-    assert np.abs(fitted.scaled(far.evidence)).max() == record.FARTHEST
+    assert np.abs(fitted.scaled(far.features)).max() == record.FARTHEST
 
 
 @pytest.mark.parametrize(("films", "batch"), [(1, 1), (20, 20), (33, 32), (2_000, 32), (90_000, 1024)])
@@ -679,7 +679,7 @@ def test_nih_is_read_as_it_was_tuned():
 def test_the_smallest_record_can_be_fitted():
     """One film, constant evidence, a finding without a presence, one that nobody speaks of: no warning, no NaN."""
     films = Films(
-        evidence=np.ones((1, FEATURES), np.float32),
+        features=np.ones((1, FEATURES), np.float32),
         states=np.array([[0, np.nan, 1]], np.float32),
         single=np.ones(1, dtype=bool),
     )

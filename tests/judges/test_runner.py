@@ -815,7 +815,7 @@ def test_several_films_are_the_judges_fault():
     stop = rules_of(10)
     for number in range(FIRST_IMAGES - 1):
         stop.hold(broken_response(str(number), "KeyError: 1"))
-    with pytest.raises(JudgeError, match=r"judge 'mine' fails on each of its first 3 films: KeyError: 2\. Mend it"):
+    with pytest.raises(JudgeError, match=r"judge 'mine' fails on each of its first 3 films: KeyError: 2\. Repair it"):
         stop.hold(broken_response("last", "KeyError: 2"))
 
 

@@ -11,11 +11,11 @@ from bpals.reviews import verdicts
 from bpals.reviews import verdicts as verdicts_module
 from bpals.reviews.verdicts import (
     GROUPS,
+    adjudicated_in_export,
     every_read,
     key_of,
     load_many,
     load_reads,
-    settled_in_export,
     spellings,
     voting,
     with_inclusion,
@@ -407,13 +407,13 @@ def test_unreadable_verdicts_settle_nothing(sheet):
 def test_reads_of_unknown_films_are_counted_and_none_at_all_is_refused(sheet):
     """The first unknown film is named."""
     reads = verdicts_module.load_reads(sheet(LONG + "a,Mass,5,YES,\nz,Mass,5,NO,\nz,Edema,5,NO,\n"), vocabulary=NIH)
-    kept = verdicts_module.of_films(reads, pl.DataFrame({"image_id": ["a", "b"]}))
+    kept = verdicts_module.keep_known_images(reads, pl.DataFrame({"image_id": ["a", "b"]}))
     assert kept.table["image_id"].to_list() == ["a"]
     (notice,) = kept.notices
     assert (notice.code, notice.count) == ("unknown_images", 2)
     assert mentions(notice.message, "2 verdicts", "1 film", "z")
     with pytest.raises(TruthError, match="no read is about"):
-        verdicts_module.of_films(reads, pl.DataFrame({"image_id": ["q"]}))
+        verdicts_module.keep_known_images(reads, pl.DataFrame({"image_id": ["q"]}))
 
 
 def test_reads_need_readers(sheet):
@@ -643,7 +643,7 @@ def test_a_sheet_that_is_no_export_is_left_as_it_is(exported):
     """A column `phase` of somebody's own means nothing here."""
     own = exported({"phase": "arterial"}, drop=["external_id"])
     assert voting(own) is own
-    assert settled_in_export(own, KNOWN).is_empty()
+    assert adjudicated_in_export(own, KNOWN).is_empty()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -656,7 +656,7 @@ def test_what_people_settled_is_known(exported, kind):
         {"truth": "uncertain", "finding": "Edema", "truth_by": "dee", "truth_round": 0},
         {"truth": "present", "finding": "Fracture", "truth_by": "dee", "truth_round": 0},
     )
-    told = settled_in_export(exported(*rows, kind=kind), KNOWN)
+    told = adjudicated_in_export(exported(*rows, kind=kind), KNOWN)
     assert told.rows() == [("a.png", "Pleural_Thickening", 0.0), ("a.png", "Mass", 1.0)]
 
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from sqlalchemy import func, select
 
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.images.rendition import Renditions
 from bpals.room.people.accounts import Accounts
 from bpals.store.ledger import Ledger
@@ -320,7 +320,7 @@ def test_s01_a_link_out_of_the_films_is_not_followed(tmp_path):
     with rooms.open_room(rooms.address_of(tmp_path)) as opened:
         for name in opened.shelf.contents:
             (folder / f"{name}.png").symlink_to(outside)
-        with contextlib.closing(Renditions(open_shelf(folder, list(opened.shelf.contents)))) as films:
+        with contextlib.closing(Renditions(open_index(folder, list(opened.shelf.contents)))) as films:
             object.__setattr__(opened.room, "film", films.film)
             anna = opened.browser("anna")
             reply = anna.get(f"/api/readings/{anna.next()['reading']['reading_id']}/films/1")

@@ -561,7 +561,7 @@ def test_beside_the_record_kin_speak_by_their_mean_however_claims_weigh_them(dat
     used = strong.used & weak.used
     judges = [dataclasses.replace(judge, used=used) for judge in (strong, weak, middle)]
     about = (patients(dataset.images), seated.fold)
-    (two,), (one,) = (combine(pairs, its, *about, apart=True).apart for its in (judges[:2], judges[2:]))
+    (two,), (one,) = (combine(pairs, its, *about, per_group=True).per_group for its in (judges[:2], judges[2:]))
     assert np.isfinite(two).any()
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-9)
     weighed = combine(pairs, judges[:2], *about)

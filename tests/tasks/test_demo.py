@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.store.workspace import Workspace
 from bpals.tasks.demo import FILMS, JUDGES, make_demo
 
@@ -12,7 +12,7 @@ def test_it_is_an_audit_of_drawn_films_by_two_judges(demo):
     audit = Workspace(demo.workspace).open()
     images = audit.table("images.parquet")
     assert images.height == FILMS
-    assert open_shelf(demo.images, images["image_id"].to_list()).missing == ()
+    assert open_index(demo.images, images["image_id"].to_list()).missing == ()
     assert audit.table("signal.parquet")["answered"].max() == 2
     assert Workspace(demo.workspace).judge_names() == sorted(JUDGES)
 

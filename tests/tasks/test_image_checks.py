@@ -9,9 +9,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 import bpals
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.images.defects import COPIES
-from bpals.images.stream import looked
+from bpals.images.stream import image_features
 from bpals.store.features import FeatureCache
 from bpals.store.workspace import CHECKS_RECORD, Workspace, write_image_checks
 from bpals.tasks.image_checks import ExtractedImages, check_images
@@ -31,15 +31,15 @@ def images_of(names, **columns):
 
 def look_at(folder, home, images):
     """A pass over the films of a folder, as a probe makes it."""
-    shelf = open_shelf(folder, images["image_id"].to_list())
+    index = open_index(folder, images["image_id"].to_list())
     cache = FeatureCache(home.path, "plain", "0" * 64, 153)
-    with cache.writing() as writer, looked(shelf, shelf.found, phantoms.LOOK, workers=0) as looking:
-        for image_id, film in looking:
+    with cache.writing() as writer, image_features(index, index.found, phantoms.FEATURE_SPEC, workers=0) as extracting:
+        for image_id, film in extracting:
             if isinstance(film, Refusal):
                 writer.refuse(image_id, film)
             else:
                 writer.put(film)
-    return ExtractedImages(images=images, shelf=shelf, look=phantoms.LOOK, cache=cache)
+    return ExtractedImages(images=images, index=index, feature_spec=phantoms.FEATURE_SPEC, cache=cache)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 
 from bpals.cli.main import obey
 from bpals.errors import UsageError
-from bpals.images.stream import Seen
+from bpals.images.stream import ImageFeatures
 from bpals.judges.openai import OpenAIJudge
 from bpals.store.features import FeatureCache, ProbePlan
 from bpals.store.ledger import Ledger
@@ -112,7 +112,7 @@ def look_at(home, small, names, shard=""):
     plan.keep(cache.path)
     with cache.writing() as writer:
         for name in names:
-            writer.put(Seen(image_id=name, sha256=f"of {name}", width_px=4, height_px=4, notes=(),
+            writer.put(ImageFeatures(image_id=name, sha256=f"of {name}", width_px=4, height_px=4, notes=(),
                             features=np.ones(3, np.float32), thumbnail=np.zeros((32, 32), np.uint8)))  # fmt: skip
     return cache
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bpals.errors import JudgeError, Stopped
-from bpals.images.collection import Shelf
+from bpals.images.collection import ImageIndex
 from bpals.judges.openai import OpenAIJudge
 from bpals.judges.runner.executor import LocalExecutor
 from bpals.judges.runner.transport import Endpoint
@@ -188,8 +188,8 @@ def test_the_self_test_runs_in_every_worker(small, tmp_path):
         assert not ledger.done(ledger.judge_id("stub"))
 
 
-class Elsewhere(Shelf):
-    """A shelf whose folder is on another machine."""
+class Elsewhere(ImageIndex):
+    """An index whose folder is on another machine."""
 
     @property
     def paths(self):
@@ -211,11 +211,11 @@ class Remote:
 
     def sent(self, block):
         """What arrives there of a block."""
-        self.carried += not block.shelf.paths
-        if not block.shelf.paths:
+        self.carried += not block.index.paths
+        if not block.index.paths:
             return block
         moved = Elsewhere([], {}, (), ())
-        return Block(shelf=moved, image_ids=block.image_ids, known=block.known)
+        return Block(index=moved, image_ids=block.image_ids, known=block.known)
 
 
 def test_films_travel_as_bytes_where_a_worker_does_not_see_them(small, tmp_path):

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from bpals.errors import UsageError
-from bpals.images.stream import Seen
+from bpals.images.stream import ImageFeatures
 from bpals.judges.stub import StubJudge
 from bpals.store.features import FeatureCache, ProbePlan
 from bpals.store.ledger import Ledger
@@ -526,7 +526,7 @@ def look_at(home, files, dataset, *, scale=1.0):
     with cache.writing() as writer:
         for name, sha256 in files.items():
             numbers = np.array([len(name), int(name[:3]), 1], dtype=np.float32) * scale
-            writer.put(Seen(image_id=name, sha256=sha256, width_px=4, height_px=4, notes=(), features=numbers,
+            writer.put(ImageFeatures(image_id=name, sha256=sha256, width_px=4, height_px=4, notes=(), features=numbers,
                             thumbnail=np.zeros((32, 32), dtype=np.uint8)))  # fmt: skip
     return cache
 

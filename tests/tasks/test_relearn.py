@@ -265,9 +265,9 @@ def test_what_is_killed_while_it_moves_its_files_is_finished(home, reads, tmp_pa
     shutil.copy(new / "signal.parquet", home / "signal.parquet")
     with pytest.raises(WorkspaceError, match="the set is broken"):
         Workspace(home).open()
-    assert Workspace(home).mend()
+    assert Workspace(home).repair()
     assert Workspace(home).open().run["files"]["signal.parquet"]["sha256"] == version(new)
-    assert not Workspace(home).mend()
+    assert not Workspace(home).repair()
     assert not list(home.glob(".staging-*"))
 
 
@@ -279,7 +279,7 @@ def test_half_of_a_staged_set_is_not_taken(home, reads, tmp_path):
     staged.mkdir()
     shutil.copy(new / RUN, staged / RUN)
     before = version(home)
-    assert not Workspace(home).mend()
+    assert not Workspace(home).repair()
     assert Workspace(home).open().run["files"]["signal.parquet"]["sha256"] == before
 
 

@@ -1,4 +1,4 @@
-"""A folder of drawn chest films and a plain eye to look at them with: what the tests of the film checks work on."""
+"""A folder of drawn chest films and a plain feature extractor: what the tests of the film checks work on."""
 
 import io
 
@@ -6,14 +6,14 @@ import numpy as np
 from PIL import Image
 
 from bpals.images.phantom import FINDINGS, draw_phantom
-from bpals.images.stream import Look
+from bpals.images.stream import FeatureSpec
 
 SIDE_PX = 96
-LOOK = Look(side_px=48, eye="world.phantoms:open_eye")
+FEATURE_SPEC = FeatureSpec(side_px=48, extractor="world.phantoms:open_extractor")
 
 
-def open_eye():
-    """Give an eye that sees the film at 12 x 12, and how rough each ninth of it is."""
+def open_extractor():
+    """Give an extractor that sees the film at 12 x 12, and how rough each ninth of it is."""
 
     def see(square):
         grey = square.astype(np.float32)

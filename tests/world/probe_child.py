@@ -5,13 +5,13 @@ import time
 from pathlib import Path
 
 from bpals.images.prepare import Preparation
-from bpals.images.stream import Look
+from bpals.images.stream import FeatureSpec
 from bpals.judges.backbone import open_backbone
 from bpals.store.features import FeatureCache
 from bpals.store.workspace import Workspace
 from bpals.tasks.image_access import open_images, open_manifest
 from bpals.tasks.judge import Order
-from bpals.tasks.probe import EYE, ProbeRun, extract_features, probe_of
+from bpals.tasks.probe import EXTRACTOR, ProbeRun, extract_features, probe_of
 
 
 def main() -> None:
@@ -30,8 +30,8 @@ def main() -> None:
         spec=f"probe:{named}",
         watch=lambda _snapshot: time.sleep(0.25),
     )
-    look = Look(side_px=backbone.side_px, eye=EYE, given={"named": named})
-    extract_features(probing, box, look, Order(source=source, mapping=mapping, workers=0))
+    feature_spec = FeatureSpec(side_px=backbone.side_px, extractor=EXTRACTOR, given={"named": named})
+    extract_features(probing, box, feature_spec, Order(source=source, mapping=mapping, workers=0))
 
 
 if __name__ == "__main__":

@@ -60,19 +60,19 @@ CHANGED = "its archive is not the one that was listed: start again"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file in a holder."""
+    """One file in a container."""
 
-    name: str  # its path inside the holder, with slashes; never used to open anything outside
+    name: str  # its path inside the container, with slashes; never used to open anything outside
     size: int
     at: int = 0  # the byte in a tar, the number of the member in a zip or a compressed tar
     pixels: int | None = None  # how many its header says, where it was read
     refusal: Refusal | None = None
 
 
-class Spot(NamedTuple):
-    """Where an image lies: the number of its holder, and its entry there."""
+class Location(NamedTuple):
+    """Where an image lies: the number of its container, and its entry there."""
 
-    holder: int
+    container: int
     entry: Entry
 
 
@@ -80,11 +80,11 @@ Reader = Callable[[Entry, int], bytes]
 """Reads one entry whole, or its first bytes up to a number, or raises Refused."""
 
 
-class Holder(ABC):
+class Container(ABC):
     """A folder or an archive."""
 
     sequential = False
-    """True where entries can only be read cheaply in the order in which they stand."""
+    """True where entries can only be read cheaply in their own order."""
 
     def __init__(self, path: Path) -> None:
         """Open nothing yet."""
@@ -92,15 +92,15 @@ class Holder(ABC):
 
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
-        """List every file; raises FilmError if the holder cannot be used, after what could be listed."""
+        """List every file; raises FilmError if the container cannot be used, after what could be listed."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Reader]:
         """Open it for reading."""
 
 
-def open_archive(path: Path) -> Holder:
-    """Say what an archive is, by its first bytes."""
+def open_archive(path: Path) -> Container:
+    """Return what an archive is, by its first bytes."""
     try:
         with path.open("rb") as stream:
             start = stream.read(6)
@@ -127,9 +127,9 @@ class Closing:
 class Readers(Closing):
     """Holders that are open, the longest unused closed first."""
 
-    def __init__(self, holders: list[Holder]) -> None:
+    def __init__(self, containers: list[Container]) -> None:
         """Open nothing yet."""
-        self._holders = holders
+        self._containers = containers
         self._open: OrderedDict[int, tuple[ExitStack, Reader]] = OrderedDict()
 
     def close(self) -> None:
@@ -137,30 +137,30 @@ class Readers(Closing):
         while self._open:
             self._open.popitem()[1][0].close()
 
-    def read(self, spot: Spot, most: int = MOST_BYTES + 1) -> bytes:
+    def read(self, location: Location, most: int = MOST_BYTES + 1) -> bytes:
         """Read one image or its start, or raise Refused."""
-        if spot.entry.refusal is not None:
-            raise Refused(spot.entry.refusal.code, spot.entry.refusal.message)
-        if spot.holder not in self._open:
-            holder, stack = self._holders[spot.holder], ExitStack()
+        if location.entry.refusal is not None:
+            raise Refused(location.entry.refusal.code, location.entry.refusal.message)
+        if location.container not in self._open:
+            container, stack = self._containers[location.container], ExitStack()
             try:
-                self._open[spot.holder] = stack, stack.enter_context(holder.reading())
+                self._open[location.container] = stack, stack.enter_context(container.reading())
             except (OSError, FilmError):
-                raise Refused("unreadable", f"{holder.path.name} cannot be opened any more") from None
+                raise Refused("unreadable", f"{container.path.name} cannot be opened any more") from None
             if len(self._open) > MOST_OPEN:
                 self._open.popitem(last=False)[1][0].close()
-        self._open.move_to_end(spot.holder)
-        return self._open[spot.holder][1](spot.entry, most)
+        self._open.move_to_end(location.container)
+        return self._open[location.container][1](location.entry, most)
 
 
 def count_pixels(head: bytes) -> int | None:
-    """Say how many pixels the start of a PNG or JPEG promises; None for what is neither."""
+    """Return how many pixels the start of a PNG or JPEG promises; None for what is neither."""
     size = read_size(head)
     return None if size is None else size[0] * size[1]
 
 
 def unsafe(name: str) -> bool:
-    """Say whether a path in an archive is absolute, climbs, or is written for another system."""
+    """Return whether a path in an archive is absolute, climbs, or is written for another system."""
     return name.startswith("/") or "\\" in name or "\0" in name or name[1:2] == ":" or ".." in name.split("/")
 
 
@@ -177,7 +177,7 @@ def _unreadable(error: OSError) -> Refused:
     return Refused("unreadable", f"the disk says: {error.strerror or 'it cannot be read'}")
 
 
-class Folder(Holder):
+class Folder(Container):
     """Files under a folder, at any depth; a link that the user named is followed, one inside is not."""
 
     def entries(self) -> Iterator[Entry]:
@@ -223,7 +223,7 @@ class Folder(Holder):
         return content
 
 
-class Zip(Holder):
+class Zip(Container):
     """The members of one zip."""
 
     def entries(self) -> Iterator[Entry]:
@@ -289,7 +289,7 @@ def _check_directory(stream: IO[bytes], name: str) -> None:
 
 
 def _zip_refusal(member: zipfile.ZipInfo, *, twice: bool) -> Refusal | None:
-    """Say why a member is not read, if it is not; the first reason counts."""
+    """Return why a member is not read, if it is not; the first reason counts."""
     swells = member.file_size > SMALL_BYTES and member.file_size > MOST_RATIO * max(1, member.compress_size)
     odd = member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
     reasons = (
@@ -303,7 +303,7 @@ def _zip_refusal(member: zipfile.ZipInfo, *, twice: bool) -> Refusal | None:
     return next((Refusal(code=code, message=message) for holds, code, message in reasons if holds), None)
 
 
-class Tar(Holder):
+class Tar(Container):
     """The members of one plain tar."""
 
     def entries(self) -> Iterator[Entry]:
@@ -328,7 +328,7 @@ class Tar(Holder):
 
 
 def _walk_members(stream: IO[bytes], path: Path) -> Iterator[tarfile.TarInfo]:
-    """Give every member but folders; past a header that is damaged, go on with the next one that is whole."""
+    """Return every member but folders; past a header that is damaged, go on with the next one that is whole."""
     count = 0
     try:
         with tarfile.TarFile(fileobj=stream, ignore_zeros=True, encoding="utf-8") as archive:
@@ -348,7 +348,7 @@ def _walk_members(stream: IO[bytes], path: Path) -> Iterator[tarfile.TarInfo]:
 
 
 def _tar_refusal(member: tarfile.TarInfo) -> Refusal | None:
-    """Say why a member is not read, if it is not."""
+    """Return why a member is not read, if it is not."""
     if unsafe(member.name):
         return UNSAFE
     if member.issym() or member.islnk():
@@ -358,7 +358,7 @@ def _tar_refusal(member: tarfile.TarInfo) -> Refusal | None:
     return None
 
 
-class StreamedTar(Holder):
+class StreamedTar(Container):
     """The members of one compressed tar, which can only be read from its start on."""
 
     sequential = True
@@ -377,7 +377,7 @@ class StreamedTar(Holder):
             yield Entry(member.name, member.size, number, pixels, refusal)
 
     def members(self) -> Generator[tuple[int, tarfile.TarInfo, IO[bytes]], None, None]:
-        """Walk through it once: each member with its number, and the stream, which stands behind its header."""
+        """Walk through it once: each member with its number, and the stream, at the end of its header."""
         with self.path.open("rb") as stored:
             start = stored.read(6)
             most = _most_unpacked(stored)
@@ -389,7 +389,7 @@ class StreamedTar(Holder):
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
-        """Go through it once; an entry that stands before the last one read starts it anew."""
+        """Go through it once; an entry before the last one read starts it again."""
         walk, following, broken = self.members(), 0, False
 
         def read(entry: Entry, most: int) -> bytes:
@@ -417,7 +417,7 @@ class StreamedTar(Holder):
 
 
 def _most_unpacked(stored: IO[bytes]) -> int:
-    """Say to how many bytes a compressed tar may unpack, and go to its start."""
+    """Return to how many bytes a compressed tar may unpack, and go to its start."""
     most = GRACE + MOST_RATIO * stored.seek(0, 2)
     stored.seek(0)
     return most
@@ -444,7 +444,7 @@ class ForwardStream:
         self._at = 0
 
     def tell(self) -> int:
-        """Say where it is."""
+        """Return the position."""
         return self._at
 
     def read(self, size: int = -1) -> bytes:
@@ -565,12 +565,12 @@ class GzippedTar(StreamedTar):
             yield read
 
 
-def gzipped(holder: Holder) -> Holder:
-    """Give a holder that goes back quickly, where it is a gzipped tar; any other as it is."""
-    if not isinstance(holder, StreamedTar):
-        return holder
+def gzipped(container: Container) -> Container:
+    """Return a container that goes back quickly if this is a gzipped tar, and else the same."""
+    if not isinstance(container, StreamedTar):
+        return container
     try:
-        with holder.path.open("rb") as stored:
-            return GzippedTar(holder.path) if stored.read(2) == GZIP else holder
+        with container.path.open("rb") as stored:
+            return GzippedTar(container.path) if stored.read(2) == GZIP else container
     except OSError:  # reported when it is read
-        return holder
+        return container

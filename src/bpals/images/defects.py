@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bpals.images.collection import Shelf
+from bpals.images.collection import ImageIndex
 from bpals.images.picture import Picture
 from bpals.images.prepare import decode_then
-from bpals.images.stream import Bools, Eye, Floats, Ints, Look, Passage, square
+from bpals.images.stream import Bools, Extractor, FeatureSpec, Floats, Ints, Passage, square
 from bpals.images.worker import called
 from bpals.types import Refusal
 
@@ -38,14 +38,14 @@ TURNS = ("turned_90", "turned_180", "turned_270")
 CHECKS: Mapping[str, tuple[str, ...]] = {"inverted": ("inverted",), "turned": TURNS, "cropped": ("cropped",)}
 """Each check, and the copies that it must find."""
 TARGETS = ("inverted", *TURNS, "cropped")
-"""What lines are fitted for; the last line, after these, is for images that stand upright."""
+"""What lines are fitted for; the last line, after these, is for images that are upright."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """The images of which altered copies were made."""
 
-    places: Ints  # where they stand among all images
+    places: Ints  # their row numbers among all images
     copies: Floats  # [image, copy, feature], copies in the order of COPIES
 
 
@@ -152,7 +152,7 @@ class Features(Protocol):
         """How many numbers an image has."""
 
     def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Give the images of these places."""
+        """Return the features of images `start` to `stop`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class Line:
     level: Floats
 
     def score(self, films: Floats) -> Floats:
-        """Give each image's numbers."""
+        """Return each image's numbers."""
         return np.asarray(self.scale.apply(films) @ self.slope + self.level, dtype=np.float32)
 
 
@@ -224,11 +224,11 @@ def gathered(features: Features, places: Ints, count: int) -> Floats:
     return found
 
 
-def looked_at_copies(
-    shelf: Shelf, image_ids: Iterable[str], look: Look, *, workers: int | None = None
+def copy_features(
+    index: ImageIndex, image_ids: Iterable[str], feature_spec: FeatureSpec, *, workers: int | None = None
 ) -> Passage[Copies, Copies]:
-    """Look at the altered copies of images; 0 workers look in this process."""
-    return Passage(shelf, image_ids, Altering(**asdict(look)), workers=workers)
+    """Extract features of the altered copies of images; 0 workers extract in this process."""
+    return Passage(index, image_ids, Altering(**asdict(feature_spec)), workers=workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,28 +242,28 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Altering:
-    """How altered copies are looked at: as the images themselves are, see `stream.Look`."""
+    """How features of altered copies are extracted: as those of the images are, see `stream.FeatureSpec`."""
 
     side_px: int
-    eye: str
+    extractor: str
     given: Mapping[str, Any]
 
     def begin(self) -> Callable[[bytes], Copies | Refusal]:
-        """Make the eye, and give the function that looks at the copies of one image."""
-        eye: Eye = called(self.eye)(**self.given)
+        """Make the extractor, and return the function that extracts features of the copies of one image."""
+        extractor: Extractor = called(self.extractor)(**self.given)
 
-        def look(picture: Picture, sha256: str) -> Copies:
-            rows = [eye(square(alter(picture.image), self.side_px)) for alter in COPIES.values()]
+        def extract(picture: Picture, sha256: str) -> Copies:
+            rows = [extractor(square(alter(picture.image), self.side_px)) for alter in COPIES.values()]
             return Copies(sha256=sha256, notes=picture.notes, features=np.stack(rows).astype(np.float32))
 
-        return partial(decode_then, look)
+        return partial(decode_then, extract)
 
     def pack(self, made: Copies) -> tuple[dict[str, Any], bytes]:
-        """Take apart what was seen, for the way from a worker."""
+        """Serialise the features, to send them from a worker."""
         return {"sha256": made.sha256, "notes": made.notes}, made.features.tobytes()
 
     def unpack(self, about: Mapping[str, Any], body: bytes) -> Copies:
-        """Put together what was seen."""
+        """Deserialise what `pack` wrote."""
         features = np.frombuffer(body, np.float32).reshape(len(COPIES), -1)
         return Copies(sha256=str(about["sha256"]), notes=tuple(about["notes"]), features=features)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bpals.errors import MissingExtra, UsageError
-from bpals.images.collection import Shelf
+from bpals.images.collection import ImageIndex
 from bpals.images.picture import Picture
 from bpals.images.prepare import decode_then
 from bpals.images.stream import Passage
@@ -35,7 +35,7 @@ MARKERS = frozenset(
 SAY_AP, SAY_PA = frozenset({"AP", "PORTABLE", "PORT", "SUPINE"}), frozenset({"PA"})
 
 
-def spelt(shelf: Shelf, image_ids: Iterable[str], *, workers: int | None = None) -> Passage[Lettered, Lettered]:
+def spelt(index: ImageIndex, image_ids: Iterable[str], *, workers: int | None = None) -> Passage[Lettered, Lettered]:
     """Read what is written on images; 0 workers read in this process."""
     try:
         import_silent(OCR)
@@ -46,7 +46,7 @@ def spelt(shelf: Shelf, image_ids: Iterable[str], *, workers: int | None = None)
             f"the OCR is installed and cannot be loaded ({error}). On Debian type: apt-get install libgl1 "
             "libglib2.0-0; elsewhere: pip install opencv-python-headless"
         ) from None
-    return Passage(shelf, image_ids, Lettering(), workers=workers)
+    return Passage(index, image_ids, Lettering(), workers=workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

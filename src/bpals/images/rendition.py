@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bpals.images.collection import Shelf
+from bpals.images.collection import ImageIndex
 from bpals.images.dicom import expose_dicom
 from bpals.images.formats import Refused
 from bpals.images.picture import Plate, decode_jpeg, expose_png
@@ -119,13 +119,13 @@ def _grey16(values: npt.NDArray[np.uint16]) -> bytes:
 
 
 class Renditions:
-    """The renditions of a shelf, made when they are asked for; the latest are kept, up to so many bytes."""
+    """The renditions of an index, made when they are asked for; the latest are kept, up to so many bytes."""
 
     notices: tuple[Notice, ...]  # what a user should know before the first film is asked for
 
-    def __init__(self, shelf: Shelf, *, most_bytes: int = MOST_KEPT) -> None:
+    def __init__(self, index: ImageIndex, *, most_bytes: int = MOST_KEPT) -> None:
         """Read nothing yet."""
-        self._lending = shelf.lend()
+        self._images = index.random_access()
         self._most = most_bytes
         self._kept: OrderedDict[str, Rendition | Refusal] = OrderedDict()
         self._bytes = 0
@@ -133,7 +133,7 @@ class Renditions:
         self._lock = threading.Lock()
         # Each film that is decoded takes up to 400 MB while it is.
         self._decoders = threading.BoundedSemaphore(min(4, os.cpu_count() or 1))
-        self.notices = self._lending.notices()
+        self.notices = self._images.notices()
 
     def film(self, image_id: str) -> Rendition | Refusal:
         """Give a film for the screen, or why there is none; who asks while it is being made waits for it."""
@@ -159,11 +159,11 @@ class Renditions:
             making.set_result(made)
 
     def close(self) -> None:
-        """Close the archives of the shelf."""
-        self._lending.close()
+        """Close the archives of the index."""
+        self._images.close()
 
     def _made(self, image_id: str) -> Rendition | Refusal:
-        content = self._lending.fetch(image_id)
+        content = self._images.fetch(image_id)
         if isinstance(content, Refusal):
             return content
         with self._decoders:

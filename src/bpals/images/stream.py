@@ -1,8 +1,8 @@
 """A stream of images: read here one after another, treated in worker processes, and given in order.
 
-`prepared` gives each image as a judge is shown it. `looked` gives numbers: bytes -> 8-bit grey -> a grey square ->
-a row of features, with no picture written on the way. What treats an image is made in each worker from its name, so
-that nothing but words goes to a worker, and nothing but words and numbers comes back.
+`prepared` returns each image as a judge is shown it. `image_features` returns numbers: bytes -> 8-bit grey -> a grey
+square -> a row of features, with no picture written on the way. Each worker makes what treats an image from its name:
+nothing but words goes to a worker, and nothing but words and numbers comes back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from PIL import Image
 
 from bpals.errors import FilmError
 from bpals.images.archives import Closing
-from bpals.images.collection import Shelf
+from bpals.images.collection import ImageIndex
 from bpals.images.formats import MOST_BYTES
 from bpals.images.picture import Picture
 from bpals.images.prepare import Preparation, Prepared, decode_then
@@ -38,7 +38,7 @@ Grey = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Eye = Callable[[Grey], Floats]
+Extractor = Callable[[Grey], Floats]
 """Makes a row of features of a grey square."""
 
 MEMORY_BYTES = 2 << 30  # what one image may need: 50 million pixels in 16-bit colour take 1 GB
@@ -51,19 +51,21 @@ GARBLED = (ValueError, TypeError, LookupError, RuntimeError, struct.error)  # wh
 
 
 def prepared(
-    shelf: Shelf, image_ids: Iterable[str], preparation: Preparation, *, workers: int | None = None
+    index: ImageIndex, image_ids: Iterable[str], preparation: Preparation, *, workers: int | None = None
 ) -> Reading:
-    """Read and prepare images, in the order of `shelf.order(image_ids)`; 0 workers prepare in this process."""
-    return Reading(shelf, image_ids, preparation, workers=workers)
+    """Read and prepare images, in the order of `index.order(image_ids)`; 0 workers prepare in this process."""
+    return Reading(index, image_ids, preparation, workers=workers)
 
 
-def looked(shelf: Shelf, image_ids: Iterable[str], look: Look, *, workers: int | None = None) -> Looking:
-    """Look at images, in the order of `shelf.order(image_ids)`; 0 workers look in this process."""
-    return Looking(shelf, image_ids, look, workers=workers)
+def image_features(
+    index: ImageIndex, image_ids: Iterable[str], feature_spec: FeatureSpec, *, workers: int | None = None
+) -> FeatureStream:
+    """Extract features, in the order of `index.order(image_ids)`; 0 workers extract in this process."""
+    return FeatureStream(index, image_ids, feature_spec, workers=workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ImageFeatures:
     """One image as numbers."""
 
     image_id: str = ""
@@ -76,27 +78,27 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FeatureSpec:
     """How images become numbers: the side of the square, and the function for it, by the name of its maker."""
 
     side_px: int = 224
-    eye: str  # `module:function`; called with `given`, in each worker, it gives the eye
+    extractor: str  # `module:function`; called with `given`, in each worker, it returns the extractor
     given: Mapping[str, Any] = field(default_factory=dict)  # what JSON can carry
 
-    def begin(self) -> Callable[[bytes], Seen | Refusal]:
-        """Make the eye, and give the function that looks at the bytes of one file."""
-        return partial(decode_then, partial(_seen, called(self.eye)(**self.given), self.side_px))
+    def begin(self) -> Callable[[bytes], ImageFeatures | Refusal]:
+        """Make the extractor, and return the function that extracts features from the bytes of one file."""
+        return partial(decode_then, partial(_extract, called(self.extractor)(**self.given), self.side_px))
 
-    def pack(self, made: Seen) -> tuple[dict[str, Any], bytes]:
-        """Take apart what was seen, for the way from a worker."""
+    def pack(self, made: ImageFeatures) -> tuple[dict[str, Any], bytes]:
+        """Serialise the features, to send them from a worker."""
         about = {"sha256": made.sha256, "size": [made.width_px, made.height_px], "notes": made.notes}
         return about, made.thumbnail.tobytes() + made.features.tobytes()
 
-    def unpack(self, about: Mapping[str, Any], body: bytes) -> Seen:
-        """Put together what was seen."""
+    def unpack(self, about: Mapping[str, Any], body: bytes) -> ImageFeatures:
+        """Deserialise what `pack` wrote."""
         pixels = THUMBNAIL_PX**2
         width_px, height_px = about["size"]
-        return Seen(
+        return ImageFeatures(
             sha256=str(about["sha256"]),
             width_px=int(width_px),
             height_px=int(height_px),
@@ -106,15 +108,15 @@ class Look:
         )
 
 
-def _seen(eye: Eye, side_px: int, picture: Picture, sha256: str) -> Seen:
+def _extract(extractor: Extractor, side_px: int, picture: Picture, sha256: str) -> ImageFeatures:
     whole = square(picture.image, side_px)
     small = Image.fromarray(whole).resize((THUMBNAIL_PX, THUMBNAIL_PX), Image.Resampling.BOX)
-    return Seen(
+    return ImageFeatures(
         sha256=sha256,
         width_px=picture.image.width,
         height_px=picture.image.height,
         notes=picture.notes,
-        features=np.ascontiguousarray(eye(whole), dtype=np.float32),
+        features=np.ascontiguousarray(extractor(whole), dtype=np.float32),
         thumbnail=np.asarray(small),
     )
 
@@ -136,7 +138,7 @@ class _Slot(Generic[M]):
 
 
 class Passage(Closing, Iterator[tuple[str, G | Refusal]], Generic[M, G]):
-    """What was made of images, in the order of `shelf.order(image_ids)`.
+    """What was made of images, in the order of `index.order(image_ids)`.
 
     Bytes are read in this process; at most two images per worker are on their way. An image that ends its worker is
     tried again alone, and refused as `poison` when it has ended three. Close it, or read it to its end.
@@ -148,7 +150,7 @@ class Passage(Closing, Iterator[tuple[str, G | Refusal]], Generic[M, G]):
 
     def __init__(
         self,
-        shelf: Shelf,
+        index: ImageIndex,
         image_ids: Iterable[str],
         work: Work[M],
         *,
@@ -168,7 +170,7 @@ class Passage(Closing, Iterator[tuple[str, G | Refusal]], Generic[M, G]):
         self._lent = crew is not None
         self._memory_bytes = memory_bytes
         self._crew = crew
-        self._contents = shelf.read(image_ids)
+        self._contents = index.read(image_ids)
         self._slots: dict[int, _Slot[M]] = {}
         self._next = 0
         self._over = False
@@ -205,7 +207,7 @@ class Passage(Closing, Iterator[tuple[str, G | Refusal]], Generic[M, G]):
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Say what is odd about the images that were read so far, taken together."""
+        """Return what is odd about the images that were read so far, taken together."""
         return same_films(self._same)
 
     @property
@@ -276,7 +278,7 @@ class Passage(Closing, Iterator[tuple[str, G | Refusal]], Generic[M, G]):
 
 
 def same_films(pairs: Sequence[tuple[str, str]]) -> tuple[Notice, ...]:
-    """Say how many images are others under another name, if any are."""
+    """Return how many images have the bytes of another image, if any have."""
     if not pairs:
         return ()
     first, second = pairs[0]
@@ -286,17 +288,17 @@ def same_films(pairs: Sequence[tuple[str, str]]) -> tuple[Notice, ...]:
 
 
 class Reading(Passage[Prepared, Film]):
-    """Prepared images, in the order of `shelf.order(image_ids)`."""
+    """Prepared images, in the order of `index.order(image_ids)`."""
 
     def _given(self, image_id: str, made: Prepared) -> Film:
         del image_id  # a film has no name: it goes to a judge
         return made.film
 
 
-class Looking(Passage[Seen, Seen]):
-    """Images as numbers, in the order of `shelf.order(image_ids)`."""
+class FeatureStream(Passage[ImageFeatures, ImageFeatures]):
+    """Images as numbers, in the order of `index.order(image_ids)`."""
 
-    def _given(self, image_id: str, made: Seen) -> Seen:
+    def _given(self, image_id: str, made: ImageFeatures) -> ImageFeatures:
         return replace(made, image_id=image_id)
 
 

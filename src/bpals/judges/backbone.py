@@ -120,7 +120,7 @@ def open_backbone(named: str = "", revision: str = "") -> Backbone:
     raise UnknownName.of("backbone", named, (DEFAULT, "FILE.onnx", *(f"{each}:MODEL" for each in LIBRARIES)))
 
 
-def open_eye(named: str = "", revision: str = "") -> Callable[[Grey], Floats]:
+def open_extractor(named: str = "", revision: str = "") -> Callable[[Grey], Floats]:
     """Open a backbone as a function of one image: what a worker calls."""
     backbone = open_backbone(named, revision)
     return lambda film: backbone.look(film[None])[0]

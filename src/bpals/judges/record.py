@@ -107,7 +107,7 @@ class RecordJudge:
         `record` is `read_record` of the same tables, where the caller has it already.
         """
         record = record or read_record(images, claims, vocabulary)
-        films = Films(evidence=record.evidence, states=record.states, single=record.others == 0)
+        films = Films(features=record.features, states=record.states, single=record.others == 0)
         p_present, answered = self._cross_fit(films, record.patients, only_folds, progress)
         return self._judgments(images, claims, p_present, answered)
 
@@ -129,7 +129,7 @@ class RecordJudge:
         members = [[vocabulary.findings.index(name) for name in group.members] for group in groups]
         labels = [group.claim(record.states[:, its])[:, None] for group, its in zip(groups, members, strict=True)]
         states = np.concatenate([record.states, *labels], axis=1)
-        films = Films(evidence=record.evidence, states=states, single=np.zeros(len(states), dtype=bool))
+        films = Films(features=record.features, states=states, single=np.zeros(len(states), dtype=bool))
         p_present, answered = self._cross_fit(films, record.patients, None, progress)
         names = [group.name for group in groups]
         pairs = images.select("image_id").join(
@@ -207,8 +207,8 @@ class Record:
     patients: Names
     others: Ints
     """How many other reports of the patient there are."""
-    evidence: Floats
-    """The features: one row per image."""
+    features: Floats
+    """What the judge reads about each image: one row per image."""
 
 
 def read_record(images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabulary) -> Record:
@@ -222,12 +222,12 @@ def read_record(images: pl.DataFrame, claims: pl.DataFrame, vocabulary: Vocabula
         size_of_patient=reports["size"].to_numpy(),
         follow_up=reports["follow_up"].cast(pl.Float32).fill_null(0.0).to_numpy(),
     )
-    evidence = np.concatenate([_history(states, images, order), _circumstances(images, order)], axis=1)
+    features = np.concatenate([_history(states, images, order), _circumstances(images, order)], axis=1)
     return Record(
         states=states,
         patients=films["patient"].to_numpy().astype(np.str_),
         others=films["size"].to_numpy() - 1,
-        evidence=evidence.astype(np.float32),
+        features=features.astype(np.float32),
     )
 
 
@@ -341,7 +341,7 @@ def _circumstances(images: pl.DataFrame, order: _Order) -> Floats:
 class Films:
     """Images as a network reads them: one row per image, one column per finding or feature."""
 
-    evidence: Floats
+    features: Floats
     states: Floats
     """1 present, 0 absent, 0.5 uncertain, NaN without a label."""
     single: Bools
@@ -353,7 +353,7 @@ class Films:
 
     def __getitem__(self, rows: Ints | Bools) -> Films:
         """Take some of the images."""
-        return Films(evidence=self.evidence[rows], states=self.states[rows], single=self.single[rows])
+        return Films(features=self.features[rows], states=self.states[rows], single=self.single[rows])
 
     @property
     def known(self) -> Bools:
@@ -379,7 +379,7 @@ class Network:
 
     def logits(self, films: Films) -> Doubles:
         """Answer for every image and finding; a label is evidence only for the other findings."""
-        hidden = self.scaled(films.evidence)
+        hidden = self.scaled(films.features)
         for layer, offset in zip(self.layers[:-1], self.offsets[:-1], strict=True):
             hidden = np.maximum(hidden @ layer + offset, 0)
         logits = hidden @ self.layers[-1] + self.offsets[-1]
@@ -387,16 +387,16 @@ class Network:
         logits[films.single] += labels @ self.colabels + _nothing_else(labels) * self.alone
         return logits.astype(np.float64)
 
-    def scaled(self, evidence: Floats) -> Floats:
+    def scaled(self, features: Floats) -> Floats:
         """Give each feature mean 0 and deviation 1 among the images of the fit; one that never varied there is 0."""
-        return np.asarray(np.clip((evidence - self.centre) / self.scale, -FARTHEST, FARTHEST), dtype=np.float32)
+        return np.asarray(np.clip((features - self.centre) / self.scale, -FARTHEST, FARTHEST), dtype=np.float32)
 
 
 def fit(films: Films, weights: Floats, training: Training, seed: int) -> Network:
     """Fit one network on the labels present and absent, with one weight per image; other pairs are not used."""
     draw = np.random.default_rng(seed)
     network = _start(films, training, draw)
-    scaled = replace(films, evidence=network.scaled(films.evidence))
+    scaled = replace(films, features=network.scaled(films.features))
     size, epochs = _schedule(len(films), training)
     step = _adam(network, training, total=epochs * (len(films) // size))
     for _ in range(epochs):
@@ -415,17 +415,17 @@ def _schedule(films: int, training: Training) -> tuple[int, int]:
 
 def _start(films: Films, training: Training, draw: np.random.Generator) -> Network:
     """Begin at each finding's prevalence with small random layers."""
-    varies = np.ptp(films.evidence, axis=0) > 0
+    varies = np.ptp(films.features, axis=0) > 0
     rate = ((films.states == 1).sum(axis=0) + 0.5) / (films.known.sum(axis=0) + 1)
     findings = films.states.shape[1]
-    widths = [films.evidence.shape[1], *training.hidden, findings]
+    widths = [films.features.shape[1], *training.hidden, findings]
     layers = [(draw.standard_normal(pair) * np.sqrt(2 / pair[0])).astype(np.float32) for pair in pairwise(widths)]
     layers[-1] *= np.float32(0.1)
     offsets = [np.zeros(width, dtype=np.float32) for width in widths[1:]]
     offsets[-1] = np.log(rate / (1 - rate)).astype(np.float32)
     return Network(
-        centre=films.evidence.mean(axis=0),
-        scale=np.where(varies, films.evidence.std(axis=0), np.inf).astype(np.float32),
+        centre=films.features.mean(axis=0),
+        scale=np.where(varies, films.features.std(axis=0), np.inf).astype(np.float32),
         layers=layers,
         offsets=offsets,
         colabels=np.zeros((findings, findings), dtype=np.float32),
@@ -442,7 +442,7 @@ def _gradients(
     network: Network, films: Films, weights: Floats, training: Training, draw: np.random.Generator
 ) -> list[Floats]:
     """Differentiate the weighted log-loss of one batch, in the order of `_parameters`."""
-    active, kept = _forward(network, films.evidence, training, draw)
+    active, kept = _forward(network, films.features, training, draw)
     logits = active[-1] @ network.layers[-1] + network.offsets[-1]
     single, labels = films.single, films.labels
     own = labels[single]

@@ -28,7 +28,9 @@ SPLITS = ("val", "test", "all")
 GROUPS = (NODULE_OR_MASS, AIRSPACE_OPACITY)
 READ = [*PAIR, "reader"]
 DEFINITE = ("absent", "present")
-VOTING = ("blind", "amended", "imported")  # phases whose verdicts were given without knowledge of label and trust
+# Phases whose verdicts can vote. A reader who changes a locked verdict amends it: the amended one replaces it, and
+# votes only if the reader had not been shown the label and the trust (`saw_signal` is 0).
+VOTING = ("blind", "amended", "imported")
 
 IMAGE_COLUMNS = ("image id", "image index", "image")
 READER_COLUMNS = ("reader", "reader id")
@@ -44,10 +46,10 @@ VERDICTS = pl.Schema(
     {
         "image_id": pl.String,
         "finding": pl.String,  # a finding of the vocabulary, or the name of a group
-        "reader": pl.String,  # null where the file speaks for all readers at once
+        "reader": pl.String,  # null if the row is the consensus of all readers
         "verdict": pl.String,  # present, absent, uncertain or unreadable
-        "split": pl.String,  # val, test or another word of the file; null where it names none
-        "inclusion": pl.Float64,  # chance with which the pair was drawn to be read; null where nobody knows
+        "split": pl.String,  # val, test or another word of the file; null if it names none
+        "inclusion": pl.Float64,  # sampling probability of the pair; null if unknown
     }
 )
 """One row per verdict; a blank cell was not read and is no row."""
@@ -62,14 +64,14 @@ _WORDS = (
 )
 _SPLITS = {"validation": "val", "valid": "val", "": None}
 _KEY = {"image_id": pl.String, "finding": pl.String, "inclusion": pl.Float64}
-# By these columns an export of the reading room is known, and in it what several people settled.
+# By these columns an export of the reading room is recognised, and in it the adjudicated verdicts.
 _EXPORT = {"finding", "verdict", "phase", "saw signal", "repeat", "stands", "external id"}
 _EXPORTED_TRUTH = {"truth", "truth by", "truth round"}
 
 UNPACKED = "{name} is cut off or damaged: gzip cannot unpack it. Download it again"
 UNEVEN = (
     "{name}, line {line}: {fields} where the header has {width}; the file may be cut off. "
-    "Mend that line, or download the file again"
+    "Repair that line, or download the file again"
 )
 HALF = "{name} is no whole Parquet file. Download it again"
 SHEET_WORDS = TableWords(
@@ -94,7 +96,7 @@ Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # one file or
 
 
 def counted(code: str, count: int, message: str) -> list[Notice]:
-    """Give a notice where there is something to count."""
+    """Return a notice if there is something to count."""
     return [Notice(code=code, count=count, message=message)] if count else []
 
 
@@ -112,7 +114,7 @@ class Sheet:
         return f"{self.path}, {'row' if self.path.suffix == '.parquet' else 'line'} {line}"
 
     def column(self, names: Iterable[str]) -> str | None:
-        """Give the first of these columns that the sheet has."""
+        """Return the first of these columns that the sheet has."""
         return next((name for name in names if name in self.titles), None)
 
 
@@ -125,12 +127,12 @@ class Layout:
     readers: bool  # one row per reader, or one row for all readers
 
     def lacks(self, names: Sequence[str]) -> list[str]:
-        """Give the columns that a file would need to be one of these."""
+        """Return the columns that a file lacks to have this layout."""
         needed = ["|".join(IMAGE_COLUMNS), *self.columns, *(["|".join(READER_COLUMNS)] if self.readers else [])]
         return [each.split("|")[0] for each in needed if not set(each.split("|")) & set(names)]
 
     def fits(self, names: Sequence[str]) -> bool:
-        """Say whether a file with these columns is one of these."""
+        """Return whether a file with these columns has this layout."""
         return not self.lacks(names) and (self.readers or not set(READER_COLUMNS) & set(names))
 
 
@@ -220,7 +222,7 @@ def load_reads(path: str | Path, *, vocabulary: Vocabulary, split: str = "all", 
     key = f"chance of being drawn from the key of the file, {key_of(where)}"
     labels.count("key_used", keyed, f"read got its {key}", f"reads got their {key}")
     known = spellings(vocabulary, GROUPS)
-    settled = pl.concat([settled_in_export(sheet, known) for sheet in sheets])
+    settled = pl.concat([adjudicated_in_export(sheet, known) for sheet in sheets])
     return Reviews(
         table=table,
         groups=_groups_of(table),
@@ -273,17 +275,17 @@ def load(
         if path.is_dir():
             raise TruthError(f"{path} is a folder. Name a file in it after {request.typed}: table={path}/FILE.csv")
         sheets = request.rows_of([read_sheet(path, request.typed)])
-        return _settled(kind, _labels_of(path, sheets, vocabulary))
+        return _consensus(kind, _labels_of(path, sheets, vocabulary))
     if kind == "four-findings":
-        return _settled(kind, _labels_of(path, _recognised(path, FOUR, request), vocabulary))
+        return _consensus(kind, _labels_of(path, _recognised(path, FOUR, request), vocabulary))
     by_reader = min_readers is not None or bool(_fitting(path, FOURTEEN_BY_READER) and not _fitting(path, FOURTEEN))
     layout = FOURTEEN_BY_READER if by_reader else FOURTEEN
     labels = _labels_of(path, _recognised(path, layout, request), vocabulary)
-    return _voted(kind, labels, min_readers) if by_reader else _settled(kind, labels)
+    return _voted(kind, labels, min_readers) if by_reader else _consensus(kind, labels)
 
 
 def parse(spec: str, option: str = "--reference") -> tuple[str, Path | None]:
-    """Take the KIND=PATH of an option apart; `boxes` may stand alone, and `table:PATH` is `table=PATH`."""
+    """Split the KIND=PATH of an option; `boxes` needs no path, and `table:PATH` is `table=PATH`."""
     kind, mark, path = spec.partition(":" if spec.startswith("table:") else "=")
     if kind not in KINDS:
         if Path(spec).suffix.lower() in (".csv", ".gz", ".tsv", ".parquet") and not mark:
@@ -296,8 +298,8 @@ def parse(spec: str, option: str = "--reference") -> tuple[str, Path | None]:
     return kind, Path(path).expanduser()
 
 
-def of_films(reviews: Reviews, images: pl.DataFrame) -> Reviews:
-    """Keep the reads of images that are here; the others are counted, and none at all is refused."""
+def keep_known_images(reviews: Reviews, images: pl.DataFrame) -> Reviews:
+    """Keep the reads of images that the dataset has; the others are counted, and none at all is refused."""
     here = reviews.table.join(images.select("image_id"), on="image_id", how="semi", maintain_order="left")
     names = ", ".join(reviews.inputs)
     if here.is_empty():
@@ -336,12 +338,12 @@ def named(word: str, known: Mapping[str, str], where: str) -> str:
 
 
 def key_of(sheet: Path) -> Path:
-    """Name the key that belongs to a sheet: `list.csv` has `list.key.csv`."""
+    """Return the path of a sheet's sampling-probability file, its key: `list.csv` has `list.key.csv`."""
     return sheet.with_name(f"{sheet.stem}.key.csv")
 
 
 def write_sheet(listed: pl.DataFrame, sheet: Path) -> Path:
-    """Write a reading list as a sheet to be filled in, and its key beside it; give the key's path."""
+    """Write a reading list as a sheet to be filled in; return the path of its sampling-probability file."""
     key = key_of(sheet)
     for file in (sheet, key):
         if file.exists():
@@ -358,7 +360,7 @@ def write_sheet(listed: pl.DataFrame, sheet: Path) -> Path:
 
 
 def with_inclusion(reads: pl.DataFrame, sheet: Path) -> pl.DataFrame:
-    """Fill in the chances of reads from the key beside their sheet, if any; the chance in a row itself stands."""
+    """Fill in sampling probabilities from the file beside the sheet, if any; one in the row itself is kept."""
     file = key_of(sheet)
     if not file.is_file():
         return reads
@@ -380,8 +382,8 @@ def voting(sheet: Sheet) -> Sheet:
     return replace(sheet, cells=sheet.cells.filter(blind & (pl.col("repeat") == "0") & (pl.col("stands") == "1")))
 
 
-def settled_in_export(sheet: Sheet, known: Mapping[str, str]) -> pl.DataFrame:
-    """Give what people settled after they saw each other's opinions, as SETTLED; `known` names the findings."""
+def adjudicated_in_export(sheet: Sheet, known: Mapping[str, str]) -> pl.DataFrame:
+    """Return verdicts that people settled after they saw each other's, as SETTLED; `known` names the findings."""
     image = sheet.column(IMAGE_COLUMNS)
     if image is None or not sheet.titles.keys() >= _EXPORT | _EXPORTED_TRUTH:
         return pl.DataFrame(schema=SETTLED)
@@ -450,7 +452,7 @@ def _recognised(path: Path, layout: Layout, request: _Request) -> list[Sheet]:
 
 
 def _fitting(path: Path, layout: Layout) -> list[Path]:
-    """Give the files of this layout without reading them whole."""
+    """Return the files of this layout without reading them whole."""
     return [file for file in _candidates(path) if layout.fits(sheet_columns(file))]
 
 
@@ -485,7 +487,7 @@ def _labels_of(path: Path, sheets: list[Sheet], vocabulary: Vocabulary) -> _Labe
 
 
 def _other_columns(sheet: Sheet, known: Mapping[str, str], *, blank: bool = False) -> dict[str, str]:
-    """Give the columns of verdicts that no audited finding answers to, folded name -> title; a slip is refused.
+    """Return the columns of verdicts that are no audited finding, folded name -> title; a slip is refused.
 
     With `blank`, columns in which nobody wrote anything are among them.
     """
@@ -529,7 +531,7 @@ def _long(sheet: Sheet, known: Mapping[str, str]) -> pl.DataFrame:
 
 
 def _keyed(sheet: Sheet) -> pl.DataFrame:
-    """Give image, reader, split, line and chance of each row."""
+    """Return image, reader, split, line and sampling probability of each row."""
     image, reader = sheet.column(IMAGE_COLUMNS), sheet.column(READER_COLUMNS)
     if image is None:
         raise TruthError(
@@ -572,7 +574,7 @@ def _split(sheet: Sheet) -> pl.Expr:
 
 
 def _as_verdicts(sheet: Sheet, rows: pl.DataFrame) -> pl.DataFrame:
-    """Turn words into verdicts; an unknown word is refused where it stands."""
+    """Turn words into verdicts; an unknown word is refused with its line."""
     read = rows.with_columns(verdict=pl.col("word").str.to_lowercase().replace_strict(_WORDS, default=None))
     strange = read.filter(pl.col("verdict").is_null()).sort(LINE)
     if not strange.is_empty():
@@ -621,8 +623,8 @@ def _together(files: Sequence[Path], parts: Sequence[Reviews]) -> Reviews:
     )
 
 
-def _settled(kind: str, labels: _Labels) -> Reference:
-    """Make one truth of each pair from rows that speak for all readers."""
+def _consensus(kind: str, labels: _Labels) -> Reference:
+    """Make one truth of each pair from rows that hold the consensus of all readers."""
     if labels.table["reader"].is_not_null().any():
         return _voted(kind, labels, None)
     by_pair = _definite(labels).group_by(PAIR, maintain_order=True)

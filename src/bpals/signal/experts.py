@@ -341,7 +341,7 @@ def judge_logits(
     plain = parts[0]
     # There is nothing to lay out where the metadata judge did not answer wherever somebody did.
     same = all(bool((np.isnan(its.record.p_present) == np.isnan(its.pairs.p_present)).all()) for its in parts)
-    if not plain.apart or not same:
+    if not plain.per_group or not same:
         return {}
     summed = [plain.record, *([with_groups(plain.record, groups)] if parts[1:] else [])]
     topics = [
@@ -354,10 +354,11 @@ def judge_logits(
     alone = replace(context, logits=logit(np.nan_to_num(plain.record.p_present, nan=0.5)))
     shared = SharedFit(topics=topics, common=context.common)
     own = {
-        name: np.stack([z[:, place] for z in plain.apart], axis=1) for place, name in enumerate(plain.pairs.findings)
+        name: np.stack([z[:, place] for z in plain.per_group], axis=1)
+        for place, name in enumerate(plain.pairs.findings)
     }
     own |= {group.name: _of_group(plain, group) for group in groups}
-    others = _filled(np.concatenate(plain.apart, axis=1))
+    others = _filled(np.concatenate(plain.per_group, axis=1))
     return {
         topic.finding: JudgeLogits(record=chooser(topic, alone, shared), own=_filled(own[topic.finding]), others=others)
         for topic in topics
@@ -368,7 +369,7 @@ def _of_group(part: Estimate, group: Group) -> Matrix:
     """Give each judge group's logit of a group: min(1, sum of its members'); the record's where it is silent."""
     members = part.pairs.members(group)
     record, laid = part.record.p_present[:, members], []
-    for z in part.apart:
+    for z in part.per_group:
         silent = np.isnan(z[:, members])
         summed = np.where(silent, record, sigmoid(z[:, members])).sum(axis=1)
         laid.append(np.where(silent.all(axis=1), np.nan, logit(summed)))

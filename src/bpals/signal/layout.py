@@ -192,7 +192,7 @@ class Estimate:
     """... and was cross-fitted, because the pair is one of them."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """For each calibrated finding, the reason that says so."""
-    apart: tuple[Matrix, ...] = ()
+    per_group: tuple[Matrix, ...] = ()
     """What each group of correlated image judges says by itself, where a fit may learn from it: logits."""
     hard: Mapping[str, Hard] = field(default_factory=dict)
     """For each finding of which enough was read: where readers would split."""

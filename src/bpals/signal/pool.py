@@ -48,7 +48,7 @@ class Combined:
     shares: Mapping[str, Mapping[str, float]]
     """Judge -> finding -> its share of the weight, where anybody is used."""
     judge_groups: JudgeGroups
-    apart: tuple[Matrix, ...] = ()
+    per_group: tuple[Matrix, ...] = ()
     """Where asked for, what each group says on average: its logit of every pair; NaN where it is not used."""
 
     @property
@@ -109,10 +109,10 @@ class _Answer:
     """By group: its members' weights, a row per part."""
 
 
-def pool_judges(level: Level, laid: LaidOut, *, apart: bool = False) -> Combined:
+def pool_judges(level: Level, laid: LaidOut, *, per_group: bool = False) -> Combined:
     """Pool the judges of a level, and raise what image judges moved by what the labeller leaves out."""
     fold = laid.panel.fold if laid.panel is not None else np.zeros(laid.dataset.images.height, dtype=np.int64)
-    done = combine(level.record, level.judges, patients(laid.dataset.images), fold, apart=apart)
+    done = combine(level.record, level.judges, patients(laid.dataset.images), fold, per_group=per_group)
     missed = omissions(level.record.states, laid.reports, fold)
     record = [done.shares.get("record", {}).get(finding, 0.0) for finding in level.record.findings]
     # Wholly from half of the weight on; in eighths, so that no single label can tip it.
@@ -128,11 +128,11 @@ def pool_judges(level: Level, laid: LaidOut, *, apart: bool = False) -> Combined
 
 
 def combine(
-    pairs: Pairs, judges: Sequence[JudgeAnswers], patients: pl.Series, fold: Ints, *, apart: bool = False
+    pairs: Pairs, judges: Sequence[JudgeAnswers], patients: pl.Series, fold: Ints, *, per_group: bool = False
 ) -> Combined:
     """Pool the metadata judge's answers with those of the image judges that are used.
 
-    With `apart` it also gives what each group says by itself, its members weighing alike. Where no image judge is used
+    With `per_group` it also returns the logit of each group, its members weighing alike. Where no image judge is used
     or answered, the metadata judge's own probability stands to the last bit.
     """
     p_present, spread, answered = pairs.p_present.copy(), pairs.spread.copy(), pairs.answered.copy()
@@ -155,7 +155,7 @@ def combine(
     with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
         made = list(hands.map(lambda column: _answer(laid, column, groups, cells), columns))
         alike = made
-        if apart and any(len(group) > 1 for group in groups.members):
+        if per_group and any(len(group) > 1 for group in groups.members):
             alike = list(hands.map(lambda column: _answer(laid, column, groups, cells, alike=True), columns))
     for column, (finding, answer) in enumerate(zip(pairs.findings, made, strict=True)):
         its = alone
@@ -172,11 +172,11 @@ def combine(
         moved=moved,
         shares=shares,
         judge_groups=groups,
-        apart=_apart(pairs, groups, alike) if apart else (),
+        per_group=_per_group(pairs, groups, alike) if per_group else (),
     )
 
 
-def _apart(pairs: Pairs, groups: JudgeGroups, made: Sequence[_Answer | None]) -> tuple[Matrix, ...]:
+def _per_group(pairs: Pairs, groups: JudgeGroups, made: Sequence[_Answer | None]) -> tuple[Matrix, ...]:
     """Lay out what each group says of every pair."""
     laid = tuple(np.full(pairs.states.shape, np.nan) for _ in groups.members)
     for column, answer in enumerate(made):

@@ -111,7 +111,7 @@ class Writer:
 
     def put(self, film: Any) -> None:
         """Keep the features of an image."""
-        # An `images.stream.Seen`; it has no type here because the store may not import the images' room.
+        # An `images.stream.ImageFeatures`; it has no type here because the store may not import the images' room.
         if film.features.shape != (self._cache.width,) or not np.all(np.abs(film.features) <= MOST):
             raise JudgeError(
                 f"{film.image_id}: the backbone gave {film.features.shape} numbers up to "

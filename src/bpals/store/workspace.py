@@ -1,14 +1,17 @@
-"""The workspace: a folder with the output of one audit and of the image judges, whole or not counted.
+"""The workspace: a folder with the output of one audit and of the image judges, ignored unless complete.
 
-    claims.parquet  judgments/<judge>.parquet  signal.parquet  report.html  run.json
-    groups.parquet  calibration.parquet        where the audit was calibrated on expert labels
-    group-judgments.parquet                    the metadata judge on groups, where experts label some
+    images.parquet  claims.parquet             the dataset: its images and its labels
+    judgments/<judge>.parquet                  the answers of each judge
+    signal.parquet  report.html  run.json      the signal, the report, and the record of the audit
+    groups.parquet  calibration.parquet        if the audit was calibrated on expert labels
+    group-judgments.parquet                    the metadata judge on groups, if experts label some
     judgments/<judge>.json                     the record of a finished image judge
     films.parquet  film-checks.json            what was checked about the images themselves
+    remembered.json  ledger.sqlite             options for later commands; answers of judges and readers as they come
 
 An audit writes into a staging folder, moves each file into its place and writes `run.json` last. `run.json` lists
 every file with its sha256. A reader gets the whole old output, the whole new one, or a WorkspaceError. An output that
-was killed while it moved its files is completed by the next writer, or by `mend`.
+was killed while it moved its files is completed by the next writer, or by `repair`.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ LEDGER = "ledger.sqlite"
 # The folder of a command that names none, and the folder of the demo.
 USUAL, DEMO = Path("audit"), Path("demo")
 
-# Every audit runs the metadata judge anew; `all` means it and every finished judge. So no judge may take these names.
+# Every audit runs the metadata judge again; `all` means it and every finished judge. So no judge may take these names.
 RECORD_JUDGE = "record"
 ALL_JUDGES = "all"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
@@ -100,7 +103,7 @@ class Workspace:
         return dict(run)
 
     def or_the_demo(self, otherwise: str) -> str:
-        """Say what to type next; where only a demo is here, most people mean that one."""
+        """Return what to type next; if only a demo is here, most people mean that one."""
         demo = all((DEMO / name).exists() for name in (RUN, LEDGER))
         if self.path != USUAL or (self.path / RUN).exists() or not demo:
             return otherwise
@@ -116,7 +119,7 @@ class Workspace:
             return set()
 
     def open(self) -> FinishedAudit:
-        """Check every file against `run.json` and give the audit; a set that does not match is refused."""
+        """Check every file against `run.json` and return the audit; a set that does not match is refused."""
         audit = FinishedAudit(path=self.path, run=self.run)
         for name in audit.run["files"]:
             audit.read(name)
@@ -141,7 +144,7 @@ class Workspace:
         self.remember(source=whole, mapping=described, fingerprint=fingerprint)
 
     def remembered(self, fact: str) -> str | None:
-        """Give what was kept, if anything was."""
+        """Return what was kept, if anything was."""
         return self._remembered().get(fact)
 
     def _remembered(self) -> dict[str, str | None]:
@@ -175,8 +178,8 @@ class Workspace:
                 if not (staging.path / RUN).exists():
                     shutil.rmtree(staging.path, ignore_errors=True)
 
-    def mend(self) -> bool:
-        """Complete an output that was killed while it moved its files; say whether there was one."""
+    def repair(self) -> bool:
+        """Complete an output that was killed while it moved its files; return whether there was one."""
         if not any(self.path.glob(f".staging-*/{RUN}")):
             return False
         with (self.path / ".lock").open("w") as lock:
@@ -198,12 +201,12 @@ class Workspace:
             files = json.loads(record.read_bytes())["files"]
             staged = {name for name in files if (record.parent / name).exists()}
             if all(_matches(record.parent / n if n in staged else self.path / n, files[n]) for n in files):
-                self.take(record.parent, staged, files)
+                self.commit_staged(record.parent, staged, files)
                 shutil.rmtree(record.parent, ignore_errors=True)
                 return True
         return False
 
-    def take(self, staged: Path, names: Iterable[str], files: Mapping[str, Any]) -> None:
+    def commit_staged(self, staged: Path, names: Iterable[str], files: Mapping[str, Any]) -> None:
         """Move staged files into place and `run.json` last; files that the new record does not list are removed."""
         for name in names:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +227,7 @@ class Workspace:
         films: pl.DataFrame | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a finished judge's tables durably, its record last; give the path of that record.
+        """Write a finished judge's tables durably, its record last; return the path of that record.
 
         `films` are its answers about the images themselves. `extra` goes into the record: above all `offsets`,
         subject -> the judge's mean logits without an image, `[present, absent]`.
@@ -283,7 +286,7 @@ class Workspace:
         return judge
 
     def judges(self) -> list[FinishedJudge]:
-        """Give every finished judge, by name; a broken one is an error, never left out in silence."""
+        """Return every finished judge, by name; a broken one is an error, never left out in silence."""
         return [self.judge(name) for name in self.judge_names()]
 
 
@@ -295,7 +298,7 @@ class FinishedAudit:
     run: dict[str, Any]
 
     def has(self, name: str) -> bool:
-        """Say whether this audit made that file."""
+        """Return whether this audit made that file."""
         return name in self.run["files"]
 
     def read(self, name: str) -> bytes:
@@ -335,7 +338,7 @@ class Staging:
         self.kept[name] = audit.run["files"][name]
 
     def finish(self, run: dict[str, Any]) -> dict[str, Any]:
-        """Move every file into place, then write `run.json`, which makes the set count; give that record."""
+        """Move every file into place, then write `run.json`, which makes the set valid; return that record."""
         files: dict[str, Any] = dict(self.kept)
         for name in self.names:
             files |= list_files({name: (self.path / name).read_bytes()})
@@ -347,13 +350,13 @@ class Staging:
         # From here on a killed run can be completed: everything is staged, and its record lists it.
         part.replace(self.path / RUN)
         sync_folder(self.path)
-        self.workspace.take(self.path, self.names, files)
+        self.workspace.commit_staged(self.path, self.names, files)
         return dict(json.loads(record))
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedJudge:
-    """One image judge with all its answers. If it is written anew while it is read, reading fails."""
+    """One image judge with all its answers. If it is written again while it is read, reading fails."""
 
     path: Path
     name: str
@@ -367,7 +370,7 @@ class FinishedJudge:
 
     @property
     def offsets(self) -> dict[str, Any]:
-        """Subject -> its mean logits without an image, `[present, absent]`; empty where it has no controls."""
+        """Subject -> its mean logits without an image, `[present, absent]`; empty if it has no controls."""
         return dict(self.record.get("offsets") or {})
 
     def answers(self, *columns: str) -> pl.DataFrame:
@@ -375,7 +378,7 @@ class FinishedJudge:
         return pl.read_parquet(io.BytesIO(self.read(f"{self.name}.parquet")), columns=list(columns) or None)
 
     def film_answers(self) -> pl.DataFrame | None:
-        """Read its answers about the images themselves; None where there are none."""
+        """Read its answers about the images themselves; None if there are none."""
         name = f"{self.name}{FILMS}.parquet"
         return pl.read_parquet(io.BytesIO(self.read(name))) if name in self.record["files"] else None
 
@@ -386,7 +389,7 @@ class FinishedJudge:
 
 
 def check_judge_name(name: str) -> str:
-    """Refuse a name that cannot be a file's, or that means something else; give it back."""
+    """Refuse a name that cannot be a file's, or that means something else; return it."""
     if name in (RECORD_JUDGE, ALL_JUDGES):
         raise UsageError(f"a judge cannot be called {name!r}: the word has a meaning of its own. Call it 'my-{name}'")
     if not NAME.fullmatch(name) or name.endswith(FILMS) or len(name) > LONGEST:
@@ -400,7 +403,7 @@ def check_judge_name(name: str) -> str:
 
 def _judge_again(home: Path) -> str:
     return (
-        "Run that judge again (bpals judge run), or leave it out: "
+        "Run that judge again (bpals judge run), or audit without any image judge: "
         f"bpals audit --workspace {home} --judges {RECORD_JUDGE}"
     )
 
@@ -439,10 +442,10 @@ def write_image_checks(home: Path, table: pl.DataFrame, facts: Mapping[str, Any]
 
 
 def open_image_checks(home: Path) -> ImageChecks | None:
-    """Open the checks; None where there are none. A set that is not whole is an error, never left out in silence."""
+    """Open the checks; None if there are none. A set that is not whole is an error, never left out in silence."""
     broken = WorkspaceError(
         f"{home / CHECKS_RECORD} and {home / CHECKS_TABLE} are not a whole set. Run the probe again "
-        "(bpals judge run probe:), which checks the images anew, or remove both"
+        "(bpals judge run probe:), which checks the images again, or remove both"
     )
     try:
         record = json.loads((home / CHECKS_RECORD).read_bytes())

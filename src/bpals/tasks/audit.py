@@ -1,6 +1,6 @@
 """`bpals audit`: a source gives labels, judges that cannot see them answer, and the signal weighs both.
 
-`audit` below is the whole order of events. Its output is a workspace, which is complete or does not count.
+`audit` below is the whole order of events. Its output is a workspace, which is ignored unless complete.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Progress = Callable[[str, float], None]
 DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "source": (DEFAULT_SOURCE, "the embedded NIH record needs no download"),
     "mapping": (None, "the NIH record needs none"),
-    "workspace": ("audit", "beside you, in ./audit"),
+    "workspace": ("audit", "./audit, in the current directory"),
     "judges": ("all", "the metadata judge and every finished judge of the workspace"),
     "calibrate": (None, "no expert labels were given"),
     "calibrate_split": ("all", "every expert label of the reference"),
-    "reviews": (None, "no single reads were given"),
+    "reviews": (None, "no individual reader's verdicts were given"),
     "reviews_split": ("all", "every read of the file"),
     "no_reviews": (False, "the reads of this workspace are used"),
     "refit": (None, "no random sample of the audited images was given"),
@@ -47,8 +47,8 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
 }
 """The value of each option that is not given, and the reason that run.json shows."""
 
-METHOD = "judges-2"
-"""The signal that an audit computes; its entry point has this name."""
+SIGNAL_METHOD = "judges-2"
+"""The signal that an audit computes, by the name of its entry point. It pools the judges; 2 is the method's version."""
 
 RECORD_ANSWERS = "judgments/record.parquet"
 GROUP_ANSWERS = "group-judgments.parquet"
@@ -66,7 +66,7 @@ class Run:
     signal: pl.DataFrame
     """One row per label, with its trust, flag and reasons."""
     groups: pl.DataFrame | None
-    """The same for groups such as nodule or mass, where experts label groups."""
+    """The same for groups such as nodule or mass, if experts label groups."""
     record: Mapping[str, Any]
     """The content of `run.json`: what was read, decided and written."""
 
@@ -83,14 +83,14 @@ class Answers:
     claims: pl.DataFrame
     """About every label: JUDGMENTS."""
     groups: pl.DataFrame | None = None
-    """About the groups that experts label, where they label any."""
+    """About the groups that experts label, if they label any."""
     features: npt.NDArray[np.float32] | None = None
     """The inputs of the metadata judge, one row per image; kept for experts, because their fit may use them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
-    """A signal that is not written yet, with its inputs."""
+class UnsavedAudit:
+    """An audit whose signal is computed and not written yet."""
 
     dataset: Dataset
     chosen: Chosen
@@ -151,46 +151,46 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         "judges": judges if judges is None or isinstance(judges, str) else list(judges),
         "calibrate": calibrate,
         "calibrate_split": calibrate_split,
-        "reviews": _typed(reviews),
+        "reviews": _paths_as_text(reviews),
         "reviews_split": reviews_split,
         "refit": refit,
         "refit_split": refit_split,
         "no_reviews": no_reviews or None,
     }
     values = _values(given, home)
-    use = {name: entry["value"] for name, entry in values.items()}
+    settings = {name: entry["value"] for name, entry in values.items()}
     with home.writing() as staging:
         progress("reading the dataset", 0.0)
-        chosen = choose(home, use["judges"])
-        dataset = load_source(use["source"], use["mapping"])
-        experts = _experts(home, use, dataset)
+        chosen = choose(home, settings["judges"])
+        dataset = load_source(settings["source"], settings["mapping"])
+        experts = _experts(home, settings, dataset)
         answers = _ask(chosen.record, dataset, experts, progress)
-        weighed = weigh(dataset, chosen, answers, experts, progress)
-        record = weighed.described(values) | {"history": run_record.history(home)}
+        unsaved = weigh(dataset, chosen, answers, experts, progress)
+        record = unsaved.described(values) | {"history": run_record.history(home)}
         progress("writing the tables", 0.85)
         _write_inputs(staging, dataset, answers)
         del answers  # 1.5 million rows of the NIH record: the report needs the memory
-        weighed.write(staging)
+        unsaved.write(staging)
         progress("writing the report", 0.92)
         record["seconds"] = round(time.monotonic() - started, 1)
-        staging.write("report.html", weighed.page(record))
+        staging.write("report.html", unsaved.page(record))
         finished = staging.finish(record)
     if source is not None:
         # The next audit here is of the same dataset, unless another is named.
-        home.remember_dataset(use["source"], use["mapping"], weighed.dataset.fingerprint)
+        home.remember_dataset(settings["source"], settings["mapping"], unsaved.dataset.fingerprint)
     progress("done", 1.0)
-    return Run(workspace=home.path, signal=weighed.signal.table, groups=weighed.signal.groups, record=finished)
+    return Run(workspace=home.path, signal=unsaved.signal.table, groups=unsaved.signal.groups, record=finished)
 
 
-def _typed(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> str | list[str] | None:
-    """Write one path or several as run.json keeps them."""
+def _paths_as_text(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> str | list[str] | None:
+    """Return one path or several as text, as run.json keeps them."""
     if files is None or isinstance(files, str | os.PathLike):
         return None if files is None else os.fspath(files)
     return [os.fspath(each) for each in files]
 
 
 def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, Any]]:
-    """Say of every option whether it was given, and why it has its value; a workspace is about one dataset."""
+    """Return for every option its value, whether it was given, and why not; a workspace is about one dataset."""
     values = {}
     for name, passed in given.items():
         default, reason = DEFAULTS[name]
@@ -203,26 +203,26 @@ def _values(given: Mapping[str, Any], home: Workspace) -> dict[str, dict[str, An
     return values
 
 
-def _experts(home: Workspace, use: Mapping[str, Any], dataset: Dataset) -> Experts:
+def _experts(home: Workspace, settings: Mapping[str, Any], dataset: Dataset) -> Experts:
     """Read what experts say: in the files that are named, and in the workspace's own ledger."""
-    own, notices = None, run_record.left_out(home, use)
-    if home.keeps_ledger and not use["no_reviews"]:
+    own, notices = None, run_record.left_out(home, settings)
+    if home.keeps_ledger and not settings["no_reviews"]:
         # Imported here, because it brings a database that most audits do not need.
         from bpals.reviews.ledger_reads import own_reads
 
         own = own_reads(home, dataset.vocabulary)
         notices += _own_reviews(own)
-    if own is None and all(use[option] is None for option in ("calibrate", "reviews", "refit")):
+    if own is None and all(settings[option] is None for option in ("calibrate", "reviews", "refit")):
         return Experts(notices=tuple(notices))
     # Imported here, because an audit without experts needs no reader of their files.
     from bpals.tasks.expert_labels import load_experts
 
-    experts = load_experts(use, dataset, own)
+    experts = load_experts(settings, dataset, own)
     return replace(experts, notices=(*notices, *experts.notices))
 
 
 def _own_reviews(own: Reviews) -> list[Notice]:
-    """Say that the workspace's own reads were used, and how to leave them out."""
+    """Return the notice that the workspace's own reads were used, and how to leave them out."""
     if own.table.is_empty():
         return []
     pairs = several(own.settled.height, "pair that was", "pairs that were")
@@ -241,7 +241,7 @@ def _ask(judge: RecordJudge | None, dataset: Dataset, experts: Experts, progress
     claims = judge.read(
         *tables, record=record, progress=lambda share: progress("asking the metadata judge", 0.05 + 0.45 * share)
     )
-    features = record.evidence if experts.given else None
+    features = record.features if experts.given else None
     if not (groups := experts.groups_within(dataset.vocabulary)):
         return Answers(claims=claims, features=features)
     group_answers = judge.read_groups(
@@ -250,7 +250,7 @@ def _ask(judge: RecordJudge | None, dataset: Dataset, experts: Experts, progress
     return Answers(claims=claims, groups=group_answers, features=features)
 
 
-def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, progress: Progress) -> Weighed:
+def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, progress: Progress) -> UnsavedAudit:
     """Compute the signal from labels, answers and experts; no judge is asked, and none is trained."""
     panel, notices = chosen.answers_about(dataset)
     progress("computing the signal", 0.75)
@@ -258,7 +258,7 @@ def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, 
     with threadpool_limits(1):
         groups = groups_of(dataset.vocabulary, experts.reference, experts.reviews)
         laid = lay_out(dataset, answers.claims, panel, groups, answers.groups)
-        signal: Signal = SIGNALS.load(METHOD).estimate(
+        signal: Signal = SIGNALS.load(SIGNAL_METHOD).estimate(
             laid,
             experts.reference,
             skill=measure(laid, experts.reference),
@@ -267,7 +267,7 @@ def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, 
             features=answers.features,
         )
     notices += [*without_signal(signal, dataset.vocabulary.findings), *_few(chosen.record, dataset)]
-    return Weighed(dataset=dataset, chosen=chosen, experts=experts, signal=signal, notices=tuple(notices))
+    return UnsavedAudit(dataset=dataset, chosen=chosen, experts=experts, signal=signal, notices=tuple(notices))
 
 
 def load_signal(workspace: str | os.PathLike[str] = "audit") -> pl.DataFrame:
@@ -276,7 +276,7 @@ def load_signal(workspace: str | os.PathLike[str] = "audit") -> pl.DataFrame:
 
 
 def _few(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:
-    """Warn where the dataset is too small for the metadata judge to learn from."""
+    """Warn if the dataset is too small for the metadata judge to learn from."""
     images = dataset.images.height
     if judge is None or images >= FEW_IMAGES:
         return []

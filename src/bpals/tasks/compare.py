@@ -21,7 +21,7 @@ import polars as pl
 
 from bpals.errors import FilmError, TruthError, UsageError
 from bpals.findings import Group
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.images.prepare import Preparation
 from bpals.images.stream import prepared
 from bpals.report.comparison_page import render_comparison
@@ -199,12 +199,12 @@ def _shown(image_ids: Sequence[str], home: Workspace, images: str | os.PathLike[
     if path is None:
         return {}
     try:
-        shelf = open_shelf(path, image_ids, listing=home.path / LISTING)
+        index = open_index(path, image_ids, listing=home.path / LISTING)
     except FilmError:
         if images is None:  # they were there when a judge was asked, and are gone
             return {}
         raise
-    with prepared(shelf, shelf.found[:SHOWN], Preparation(side_px=SIDE_PX), workers=0) as reading:
+    with prepared(index, index.found[:SHOWN], Preparation(side_px=SIDE_PX), workers=0) as reading:
         return {image_id: film.png if isinstance(film, Film) else film.message for image_id, film in reading}
 
 

@@ -23,7 +23,7 @@ def load_experts(use: Mapping[str, Any], dataset: Dataset, own: Reviews | None =
     reviews = None
     if use["reviews"] is not None:
         read = verdicts.load_many(use["reviews"], vocabulary=dataset.vocabulary, split=use["reviews_split"])
-        reviews = verdicts.of_films(read, dataset.images)
+        reviews = verdicts.keep_known_images(read, dataset.images)
         notices += reviews.notices
     if own is not None:
         known = _of_dataset(own, dataset)

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from bpals.errors import UsageError
 from bpals.findings import Vocabulary
-from bpals.images.collection import Carried, Shelf, open_shelf
+from bpals.images.collection import ImageIndex, InMemoryImages, open_index
 from bpals.images.prepare import NOTES, Preparation
 from bpals.images.stream import Crew, Passage, Reading, prepared, same_films
 from bpals.judges.runner.executor import Executor, MakeWorker, Results
@@ -76,7 +76,7 @@ class DatasetImages:
 
     manifest: ImageManifest
     images: Path
-    shelf: Shelf
+    index: ImageIndex
     preparation: Preparation
 
     def draw(self, count: int | None, seed: int) -> list[str]:
@@ -86,17 +86,17 @@ class DatasetImages:
             return hashlib.sha256(f"{seed} {image_id}".encode()).digest()
 
         # As they stand in compressed archives, where reading them in another order would cost hours.
-        return self.shelf.order(sorted(self.shelf.found, key=place)[:count])
+        return self.index.order(sorted(self.index.found, key=place)[:count])
 
     def describe(self, count: int | None, seed: int) -> Draw:
         """Describe that draw, for a record."""
-        return Draw.of(self.shelf.found, count, seed)
+        return Draw.of(self.index.found, count, seed)
 
     def read(self, image_ids: Sequence[str], *, workers: int | None = 0) -> Reading:
         """Read and prepare images, here or in so many processes; None is as many as pay, one per core at most."""
         if workers is None and len(image_ids) <= IMAGES_PER_WORKER:
             workers = 1
-        return prepared(self.shelf, image_ids, self.preparation, workers=workers)
+        return prepared(self.index, image_ids, self.preparation, workers=workers)
 
     def first(self, image_ids: Sequence[str]) -> list[Film]:
         """Read the first images that can be read, to try a judge on."""
@@ -151,12 +151,12 @@ def open_images(
 ) -> DatasetImages:
     """Find the images under a path and remember it; missing ones are counted, or refused."""
     path = Path(images).resolve()
-    shelf = open_shelf(path, manifest.image_ids, listing=home.path / LISTING)
-    if require_all and shelf.missing:
-        gone = several(len(shelf.missing), "image is", "images are")
+    index = open_index(path, manifest.image_ids, listing=home.path / LISTING)
+    if require_all and index.missing:
+        gone = several(len(index.missing), "image is", "images are")
         raise UsageError(f"--require-all: {gone} not in {path}. Leave it out to ask about the others")
     home.remember(images=str(path))
-    return DatasetImages(manifest=manifest, images=path, shelf=shelf, preparation=preparation)
+    return DatasetImages(manifest=manifest, images=path, index=index, preparation=preparation)
 
 
 def image_notices(reading: ReadImages, changed: int) -> list[Notice]:
@@ -187,7 +187,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 class Block:
     """Some images, and how a worker gets at them."""
 
-    shelf: Shelf
+    index: ImageIndex
     image_ids: tuple[str, ...]
     known: Mapping[str, str] = field(default_factory=dict)
     """Image id -> sha256 of its file when it was last hashed."""
@@ -195,7 +195,7 @@ class Block:
     @property
     def unseen(self) -> bool:
         """Whether this process lacks a folder or archive that holds the images."""
-        return not all(path.exists() for path in self.shelf.paths)
+        return not all(path.exists() for path in self.index.paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ class ImageBlocks(Generic[W]):
     def __init__(
         self,
         executor: Executor,
-        shelf: Shelf,
+        index: ImageIndex,
         image_ids: Sequence[str],
         make_worker: MakeWorker[Block, BlockResult[W]],
         known: Mapping[str, str] | None = None,
@@ -225,7 +225,7 @@ class ImageBlocks(Generic[W]):
         """Start nothing yet: the first call of next() does."""
         self._executor = executor
         self._make_worker = make_worker
-        self._shelf = shelf
+        self._index = index
         self._known = known or {}
         self._as_bytes = False
         self._unseen: list[tuple[str, ...]] = []
@@ -234,7 +234,7 @@ class ImageBlocks(Generic[W]):
         self.notes: Counter[str] = Counter()
         self.notes_of: dict[str, tuple[str, ...]] = {}
         self.refused: Counter[str] = Counter()
-        self._results = self._map(list(_cut(shelf.order(image_ids), executor.workers)))
+        self._results = self._map(list(_cut(index.order(image_ids), executor.workers)))
 
     def __iter__(self) -> Iterator[W]:
         return self
@@ -272,10 +272,10 @@ class ImageBlocks(Generic[W]):
     def _blocks(self, blocks: Sequence[tuple[str, ...]]) -> Iterator[Block]:
         """Yield blocks one by one; images that travel as bytes are read only then."""
         for image_ids in blocks:
-            as_bytes = self._as_bytes or any(self._shelf.streams(image_id) for image_id in image_ids)
-            shelf = Carried(list(self._shelf.read(image_ids))) if as_bytes else self._shelf.only(image_ids)
+            as_bytes = self._as_bytes or any(self._index.streams(image_id) for image_id in image_ids)
+            index = InMemoryImages(list(self._index.read(image_ids))) if as_bytes else self._index.only(image_ids)
             known = {image_id: self._known[image_id] for image_id in image_ids if image_id in self._known}
-            yield Block(shelf=shelf, image_ids=tuple(image_ids), known=known)
+            yield Block(index=index, image_ids=tuple(image_ids), known=known)
 
     def _count(self, result: BlockResult[W]) -> None:
         self.notes_of.update(result.notes_of)
@@ -334,7 +334,7 @@ class _BlockWorker(Generic[W]):
                     hashes[image_id] = image.sha256
                 yield image_id, image
 
-        with self.task.reads(block.shelf, block.image_ids, self.task.work, crew=self.crew) as passage:
+        with self.task.reads(block.index, block.image_ids, self.task.work, crew=self.crew) as passage:
             value = self.handle(hashed(passage), block)
         return BlockResult(
             image_ids=block.image_ids, value=value, hashes=hashes, notes_of=passage.notes_of, refused=passage.refused

@@ -17,10 +17,10 @@ from threadpoolctl import threadpool_limits
 
 from bpals.errors import WorkspaceError
 from bpals.images.checks import CHECKS, ONE_GREY, Checked, Gallery, check, one_grey, refused_films
-from bpals.images.collection import Shelf
-from bpals.images.defects import FEWEST, SAMPLE, Copies, Sample, looked_at_copies
+from bpals.images.collection import ImageIndex
+from bpals.images.defects import FEWEST, SAMPLE, Copies, Sample, copy_features
 from bpals.images.ocr import Lettered, spelt
-from bpals.images.stream import THUMBNAIL_PX, Look
+from bpals.images.stream import THUMBNAIL_PX, FeatureSpec
 from bpals.judges.record import fold_of
 from bpals.numeric import patients
 from bpals.store.features import FeatureCache
@@ -68,14 +68,14 @@ class ExtractedImages:
 
     images: pl.DataFrame
     """IMAGES."""
-    shelf: Shelf
-    look: Look
+    index: ImageIndex
+    feature_spec: FeatureSpec
     cache: FeatureCache
 
 
 def check_images(
     home: Workspace,
-    looked: ExtractedImages,
+    extracted: ExtractedImages,
     *,
     ocr: bool = False,
     workers: int | None = None,
@@ -83,50 +83,50 @@ def check_images(
     progress: Progress = lambda _stage, _done, _films: None,
 ) -> ImageCheckReport:
     """Check every image with cached features and write the findings; the same images are not checked twice."""
-    rows = _rows(looked)
-    key = _key(looked, rows, ocr=ocr)
+    rows = _rows(extracted)
+    key = _key(extracted, rows, ocr=ocr)
     try:
         there = open_image_checks(home.path)
     except WorkspaceError:  # damaged: written anew below
         there = None
     if there is not None and there.record.get("key") == key:
         return ImageCheckReport(sealed=there, notices=_notices(there.record))
-    gallery = gallery_of(looked)
-    sample = sample_of(gallery, looked, workers=workers, say=say, progress=progress)
-    lettered = _read_words(looked.shelf, gallery.table, workers, say, progress) if ocr else None
+    gallery = gallery_of(extracted)
+    sample = sample_of(gallery, extracted, workers=workers, say=say, progress=progress)
+    lettered = _read_words(extracted.index, gallery.table, workers, say, progress) if ocr else None
     with threadpool_limits(1):
         checked = check(gallery, sample, lettered)
     table = pl.concat([checked.films, refused_films(rows.filter(pl.col("row").is_null()))])
     table = rows.select("image_id").join(table, on="image_id", how="left", maintain_order="left")
-    record = {"key": key, "backbone": looked.cache.path.name, "rule": RULE, **_record(table, checked, ocr=ocr)}
+    record = {"key": key, "backbone": extracted.cache.path.name, "rule": RULE, **_record(table, checked, ocr=ocr)}
     sealed = write_image_checks(home.path, table.select(FILM_CHECKS.names()), record)
     return ImageCheckReport(sealed=sealed, notices=_notices(sealed.record))
 
 
-def _key(looked: ExtractedImages, rows: pl.DataFrame, *, ocr: bool) -> str:
+def _key(extracted: ExtractedImages, rows: pl.DataFrame, *, ocr: bool) -> str:
     """Hash everything that could change what is found."""
-    whole = hashlib.sha256(f"{RULE} {looked.cache.path.name} {ocr} {looked.look.side_px}".encode())
+    whole = hashlib.sha256(f"{RULE} {extracted.cache.path.name} {ocr} {extracted.feature_spec.side_px}".encode())
     for row in rows.select("image_id", "sha256", "code", "patient", "view").iter_rows():
         whole.update(repr(row).encode())
     return whole.hexdigest()
 
 
-def _rows(looked: ExtractedImages) -> pl.DataFrame:
+def _rows(extracted: ExtractedImages) -> pl.DataFrame:
     """List the dataset's images in the cache, with those that could not be read."""
-    named = looked.images.select("image_id", "view", patient=patients(looked.images))
-    return named.join(looked.cache.films(), on="image_id", how="inner", maintain_order="left")
+    named = extracted.images.select("image_id", "view", patient=patients(extracted.images))
+    return named.join(extracted.cache.films(), on="image_id", how="inner", maintain_order="left")
 
 
-def gallery_of(looked: ExtractedImages) -> Gallery:
+def gallery_of(extracted: ExtractedImages) -> Gallery:
     """Gather thumbnails and features of every image that could be read."""
-    seen = _rows(looked).filter(pl.col("row").is_not_null())
+    seen = _rows(extracted).filter(pl.col("row").is_not_null())
     pixels = np.frombuffer(b"".join(seen["thumbnail"].to_list()), np.uint8)
     thumbnails = pixels.reshape(-1, THUMBNAIL_PX, THUMBNAIL_PX)
     grey = one_grey(thumbnails)
     return Gallery(
         table=seen,
         thumbnails=thumbnails,
-        features=looked.cache.features(seen["image_id"].to_list()),
+        features=extracted.cache.features(seen["image_id"].to_list()),
         fold=fold_of(seen["patient"].to_numpy().astype(np.str_), FOLDS),
         blank=grey >= ONE_GREY,
         one_grey=grey,
@@ -135,7 +135,7 @@ def gallery_of(looked: ExtractedImages) -> Gallery:
 
 def sample_of(
     gallery: Gallery,
-    looked: ExtractedImages,
+    extracted: ExtractedImages,
     *,
     workers: int | None = None,
     say: Say = lambda _sentence: None,
@@ -153,7 +153,7 @@ def sample_of(
     say(f"altering copies of {drawn.height:,} images, to learn what a defect looks like")
     place = {image_id: (at, sha) for image_id, at, sha in drawn.select("image_id", "place", "sha256").iter_rows()}
     copies: dict[int, Copies] = {}
-    with looked_at_copies(looked.shelf, list(place), looked.look, workers=workers) as reading:
+    with copy_features(extracted.index, list(place), extracted.feature_spec, workers=workers) as reading:
         progress(ALTERED, 0, len(place))
         for done, (image_id, made) in enumerate(reading, start=1):
             progress(ALTERED, done, len(place))
@@ -173,12 +173,12 @@ def _draw_key(image_id: str) -> str:
 
 
 def _read_words(
-    shelf: Shelf, seen: pl.DataFrame, workers: int | None, say: Say, progress: Progress
+    index: ImageIndex, seen: pl.DataFrame, workers: int | None, say: Say, progress: Progress
 ) -> dict[str, Lettered]:
     """Read what is written on every image."""
     say(f"reading what is written on {several(seen.height, 'image')}")
     words: dict[str, Lettered] = {}
-    with spelt(shelf, seen["image_id"].to_list(), workers=workers) as reading:
+    with spelt(index, seen["image_id"].to_list(), workers=workers) as reading:
         progress(WRITTEN, 0, seen.height)
         for done, (image_id, read) in enumerate(reading, start=1):
             progress(WRITTEN, done, seen.height)

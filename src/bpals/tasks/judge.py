@@ -124,7 +124,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRun:
-    """How asking a judge summarise."""
+    """The result of running a judge."""
 
     name: str
     card: JudgeCard
@@ -134,15 +134,15 @@ class JudgeRun:
     """Each of the six outcomes -> pairs, over all runs of this judge here."""
     films: int
     why: str
-    """Why the first pair without an answer has none; empty where all have one."""
+    """Why the first pair without an answer has none; empty if all have one."""
     sealed: Path | None
-    """The record of its answers in the workspace; None where it has answered about no image yet."""
+    """The record of its answers in the workspace; None if it has answered about no image yet."""
     tally: Tally | None = None
-    """What this run did; None where nothing had to be asked."""
+    """What this run did; None if nothing had to be asked."""
     drift: Drift | None = None
     notices: tuple[Notice, ...] = ()
     looked: tuple[int, int] | None = None
-    """Images whose features a probe has cached, and of how many, where it is not fitted yet."""
+    """Images whose features a probe has cached, and of how many, if it is not fitted yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ def run_judge(
     where = images_path(home, images)
     manifest = open_manifest(home, order.source, order.mapping)
     found = open_images(home, manifest, where, order.preparation, require_all=order.require_all)
-    for notice in found.shelf.notices:
+    for notice in found.index.notices:
         say(notice.message)
     address = ledger_of(home, order.ledger)
     part = str(order.shard or "")
@@ -210,7 +210,7 @@ def _ask(judge: Judge, context: _Context) -> JudgeRun:
     order, ledger, found = context.order, context.ledger, context.images
     drawn, draw = found.draw(order.limit_images, order.seed), found.describe(order.limit_images, order.seed)
     questions = tuple(judge.questions(found.manifest.vocabulary))
-    # Of all shards alike, so that each shows the same controls.
+    # Chosen before sharding, so every shard uses the same control images.
     first = found.first(drawn)
     drawn = [image_id for image_id in drawn if order.shard is None or order.shard.holds(image_id)]
     if isinstance(judge, OpenAIJudge):
@@ -219,8 +219,8 @@ def _ask(judge: Judge, context: _Context) -> JudgeRun:
     judge_id = ledger.enrol(card, questions, found.manifest.dataset)
     ledger.note_observed(judge_id, card.observed)
     done = ledger.done(judge_id)
-    kept = ledger.done(judge_id, retry_failed=True) if order.retry_failed else done
-    todo = [image_id for image_id in drawn if image_id not in kept]
+    skip = ledger.done(judge_id, retry_failed=True) if order.retry_failed else done
+    todo = [image_id for image_id in drawn if image_id not in skip]
     plan = Plan(
         judge_id=judge_id,
         questions=questions,
@@ -277,11 +277,11 @@ def _name_card(card: JudgeCard, context: _Context) -> JudgeCard:
 
 
 def refuse_taken_name(home: Workspace, name: str, engine: str) -> None:
-    """Refuse the name of a table to a judge that is asked, and the other way round; the ledger sees to the rest."""
+    """Refuse a table's name to a judge that is asked, and the other way round; the ledger rejects other clashes."""
     check_judge_name(name)
     try:
         there = home.judge(name).card.get("engine") if name in home.judge_names() else engine
-    except WorkspaceError:  # damaged: writing it anew mends it
+    except WorkspaceError:  # damaged: writing it again repairs it
         return
     if there != engine:
         raise UsageError(
@@ -297,7 +297,7 @@ def _served_model(ledger: Ledger, judge_id: int) -> str:
 
 
 def _ask_controls(judge: Judge, context: _Context, plan: Plan, images: Sequence[Film]) -> int:
-    """Ask once about images with nothing to see; return the tokens that it cost."""
+    """Ask once about the control images (no anatomy); return the tokens that it cost."""
     stored = context.ledger.replies(plan.judge_id, control=True)
     done = set(stored["control"])
     if context.order.retry_failed:
@@ -351,7 +351,7 @@ def _judge_images(
         control=control_answers(context.ledger, plan.judge_id),
     )
     task = BlockTask(work=found.preparation, reads=Reading, begin=open_judge)
-    with ImageBlocks(executor, found.shelf, todo, task, plan.known) as blocks:
+    with ImageBlocks(executor, found.index, todo, task, plan.known) as blocks:
         return collect(judge, blocks, context.ledger, plan, watch=context.watch), blocks
 
 
@@ -369,7 +369,7 @@ def _verify(judge: Judge, context: _Context, plan: Plan, card: JudgeCard) -> Jud
     """Ask again about images whose answers are stored, compare, and keep the drift with the judge."""
     # An image that failed has nothing to compare with, and may fail again.
     stored_hashes = context.ledger.done(plan.judge_id, retry_failed=True)
-    there = sorted(stored_hashes.keys() & set(context.images.shelf.found))
+    there = sorted(stored_hashes.keys() & set(context.images.index.found))
     count = min(len(there), MOST_VERIFIED, -(-context.order.verify // len(plan.questions)))
     drawn = random.Random(context.order.seed).sample(there, count)  # noqa: S311  a fair sample, not a secret
     with context.images.read(drawn) as reading:
@@ -391,7 +391,7 @@ def _verify(judge: Judge, context: _Context, plan: Plan, card: JudgeCard) -> Jud
 
 def _write_answers(context: _Context, card: JudgeCard, state: str) -> JudgeRun:
     return write_ledger_answers(
-        context.home, context.images.manifest, context.ledger, card, state, context.images.shelf.notices
+        context.home, context.images.manifest, context.ledger, card, state, context.images.index.notices
     )
 
 
@@ -438,7 +438,10 @@ def write_ledger_answers(
 
 
 def _control_offsets(ledger: Ledger, judge_id: int) -> dict[str, list[float | None]]:
-    """Return the judge's answer with nothing to see, per subject, where it answered both polarities."""
+    """Return the judge's logits about the control images per subject, if it answered both polarities.
+
+    A polarity is the direction of a question: "is it present?" or "is it absent?".
+    """
     found = offsets(ledger.replies(judge_id, control=True))
     return {subject: both for subject, both in found.items() if None not in both}
 
@@ -470,7 +473,7 @@ class OpenJudge:
     """Opens the judge in a worker, and returns what asks it about a block."""
 
     judge: Judge | Spec
-    """A spec is opened where it is used, with its weights; an object travels."""
+    """A spec is opened where it is used, with its weights; a judge object is pickled to the worker."""
     options: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str
     plan: Plan
@@ -531,7 +534,7 @@ def _alike(reply: Reply, outcome: str, logit: float | None) -> bool:
 
 
 def control_answers(ledger: Ledger, judge_id: int) -> tuple[tuple[str, float | None], ...]:
-    """Read what the judge here answered about the control image; nothing where it failed."""
+    """Read what the judge here answered about the control image; nothing if it failed."""
     replies = ledger.replies(judge_id, control=True)
     rows = [row for row in replies.iter_rows(named=True) if row["control"] == CONTROL]
     if any(row["outcome"] == "failed" for row in rows):

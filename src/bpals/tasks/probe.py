@@ -3,7 +3,7 @@
     run_probe("probe:lite0", images="images")
 
 Extracting takes minutes to hours and is cached image by image (`store/features.py`); fitting takes a minute or two
-and is done anew. Here alone among the image judges labels are read: the probe is fitted on those of other patients.
+and is repeated. Of the image judges, this one alone reads labels: the probe is fitted on those of other patients.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from bpals.errors import UsageError, WorkspaceError
-from bpals.images.stream import Look, Looking, Seen, looked
-from bpals.judges.backbone import Backbone, open_backbone, open_eye
+from bpals.images.stream import FeatureSpec, FeatureStream, ImageFeatures, image_features
+from bpals.judges.backbone import Backbone, open_backbone, open_extractor
 from bpals.judges.linear_probe import ProbeJudge, without_patients
 from bpals.judges.runner.progress import Snapshot, State, Tally
 from bpals.registry import JUDGES, parse_spec
@@ -48,8 +48,8 @@ from bpals.tasks.judge import JudgeRun, Order, judge_name, refuse_taken_name, su
 from bpals.text import several
 from bpals.types import KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
 
-# Worker processes are started anew and import it by its name.
-EYE = f"{open_eye.__module__}:{open_eye.__qualname__}"
+# A worker process does not inherit the function: it imports it by this name.
+EXTRACTOR = f"{open_extractor.__module__}:{open_extractor.__qualname__}"
 WATCH_EVERY_S = 0.2
 
 Watch = Callable[[Snapshot], None]
@@ -88,18 +88,20 @@ def run_probe(
     where = images_path(home, images)
     manifest = open_manifest(home, order.source, order.mapping)
     found = open_images(home, manifest, where, order.preparation, require_all=order.require_all)
-    for notice in found.shelf.notices:
+    for notice in found.index.notices:
         say(notice.message)
     cache = FeatureCache(home.path, backbone.name, backbone.sha256, backbone.width)
     run = ProbeRun(home=home, manifest=manifest, cache=cache, judge=judge, spec=spec, watch=watch, say=say)
-    look = Look(side_px=backbone.side_px, eye=EYE, given={"named": named.target, "revision": named.revision})
-    tally, notices = extract_features(run, found, look, order)
-    notices = [*found.shelf.notices, *notices]
+    feature_spec = FeatureSpec(
+        side_px=backbone.side_px, extractor=EXTRACTOR, given={"named": named.target, "revision": named.revision}
+    )
+    tally, notices = extract_features(run, found, feature_spec, order)
+    notices = [*found.index.notices, *notices]
     if tally.state == "interrupted" or order.shard is not None:
         return _not_fitted(run, tally, notices, order)
     drawn = found.draw(order.limit_images, order.seed) if order.limit_images is not None else None
     dataset = load_source(*dataset_of(home))
-    extracted = ExtractedImages(images=dataset.images, shelf=found.shelf, look=look, cache=cache)
+    extracted = ExtractedImages(images=dataset.images, index=found.index, feature_spec=feature_spec, cache=cache)
     with only_one_in(cache.path, f"another run is fitting on the images of {cache.path}"):
         fitted = fit_probe(run, dataset, drawn)
         checked = _check_images(run, extracted, order)
@@ -117,7 +119,9 @@ def probe_of(backbone: Backbone, name: str = "") -> ProbeJudge:
     )
 
 
-def extract_features(run: ProbeRun, found: DatasetImages, look: Look, order: Order) -> tuple[Tally, list[Notice]]:
+def extract_features(
+    run: ProbeRun, found: DatasetImages, feature_spec: FeatureSpec, order: Order
+) -> tuple[Tally, list[Notice]]:
     """Extract the features that the cache lacks; Ctrl-C ends it, and loses nothing."""
     every = found.draw(order.limit_images, order.seed)
     ours = [image_id for image_id in every if order.shard is None or order.shard.holds(image_id)]
@@ -131,15 +135,15 @@ def extract_features(run: ProbeRun, found: DatasetImages, look: Look, order: Ord
         return Tally(films_all=0, state="done"), []
     read: ReadImages
     if order.executor.in_blocks:
-        task = BlockTask(work=look, reads=Looking, begin=_Collect)
-        with ImageBlocks(order.executor, found.shelf, todo, task) as blocks:
+        task = BlockTask(work=feature_spec, reads=FeatureStream, begin=_Collect)
+        with ImageBlocks(order.executor, found.index, todo, task) as blocks:
             tally, read = _cache_features(run, itertools.chain.from_iterable(blocks), len(todo)), blocks
     else:
         workers = (
             order.workers if order.workers is not None else 1 if len(todo) <= IMAGES_PER_WORKER else os.cpu_count()
         )
-        with looked(found.shelf, todo, look, workers=workers) as looking:
-            tally, read = _cache_features(run, looking, len(todo)), looking
+        with image_features(found.index, todo, feature_spec, workers=workers) as extracting:
+            tally, read = _cache_features(run, extracting, len(todo)), extracting
     notices = image_notices(read, 0)
     for notice in notices:
         run.say(notice.message)
@@ -149,11 +153,11 @@ def extract_features(run: ProbeRun, found: DatasetImages, look: Look, order: Ord
 class _Collect:
     """Returns the features of a block as they are."""
 
-    def __call__(self, images: Images, _block: Block) -> list[tuple[str, Seen | Refusal]]:
+    def __call__(self, images: Images, _block: Block) -> list[tuple[str, ImageFeatures | Refusal]]:
         return list(images)
 
 
-def _cache_features(run: ProbeRun, extracted: Iterable[tuple[str, Seen | Refusal]], todo: int) -> Tally:
+def _cache_features(run: ProbeRun, extracted: Iterable[tuple[str, ImageFeatures | Refusal]], todo: int) -> Tally:
     """Write features to the cache, block by block, until all are there or somebody interrupts."""
     began_s, next_s, done, refused = time.monotonic(), 0.0, 0, 0
     state: State = "done"
@@ -213,7 +217,7 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 def fit_probe(run: ProbeRun, dataset: Dataset, drawn: Sequence[str] | None = None) -> JudgeRun:
     """Fit on every image with cached features, or on those drawn, and write the answers into the workspace.
 
-    Answers for the same images, labels and probe stand: fitting again would give them to the last bit.
+    Reuses existing answers if the inputs are unchanged: fitting is deterministic.
     """
     asked = dataset.images.select("image_id")
     if drawn is not None:
@@ -236,7 +240,8 @@ def fit_probe(run: ProbeRun, dataset: Dataset, drawn: Sequence[str] | None = Non
 
 def _inputs_key(run: ProbeRun, judge: ProbeJudge, dataset: Dataset, asked: pl.DataFrame) -> str:
     """Hash everything that could change the answers: the probe, the images, the labels."""
-    # An image's file and the backbone, which is part of the judge's card, make its features: where they lie does not.
+    # The image file and the backbone (in the judge's card) determine the features; their row and block do not matter,
+    # so they are dropped.
     files = run.cache.films("sha256", "code", "why").drop("row", "block")
     tables = (
         asked.join(files, on="image_id", how="inner", maintain_order="left"),
@@ -248,7 +253,7 @@ def _inputs_key(run: ProbeRun, judge: ProbeJudge, dataset: Dataset, asked: pl.Da
 
 
 def _finished(home: Workspace, name: str) -> FinishedJudge | None:
-    """Open the answers of an earlier run; damaged ones count as none, and are written anew."""
+    """Open the answers of an earlier run; damaged ones count as none, and are written again."""
     try:
         return home.judge(name) if name in home.judge_names() else None
     except WorkspaceError:
@@ -300,7 +305,7 @@ def _check_images(run: ProbeRun, extracted: ExtractedImages, order: Order) -> tu
 
 
 def _not_fitted(run: ProbeRun, tally: Tally, notices: Sequence[Notice], order: Order) -> JudgeRun:
-    """Count the cached features; a part of the images that others will complete is not fitted on."""
+    """Return a result without a fit: the run was interrupted, or is one shard."""
     answers = pl.DataFrame(schema=answers_schema(run.manifest.vocabulary))
     notices, count = list(notices), films_in(run.cache.path)
     plan = read_plan(run.cache.path)

@@ -117,7 +117,7 @@ def rate(
     images = audit.table("images.parquet")
     if films is not None:
         images = images.filter(pl.col("image_id").is_in(list(films)))
-    loaded = verdicts.of_films(_reviews(audit, reviews), images)
+    loaded = verdicts.keep_known_images(_reviews(audit, reviews), images)
     # A plan was drawn from all films: the reads of a part of them have chances of their own.
     plan = _plan_of(home) if films is None else None
     named = loaded.table["finding"].unique().to_list()

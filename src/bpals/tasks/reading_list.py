@@ -78,7 +78,7 @@ def reading_list(
     vocabulary = vocabulary_of(signal)
     read: Reviews | None = None
     if reviews is not None:
-        read = verdicts.of_films(load_many(reviews, vocabulary=vocabulary), images)
+        read = verdicts.keep_known_images(load_many(reviews, vocabulary=vocabulary), images)
     if findings is not None:
         named = vocabulary.resolve(findings, where="--findings")
         signal = signal.filter(pl.col("finding").is_in(named))

@@ -27,7 +27,7 @@ from bpals.numeric import PAIR
 from bpals.room.desk.study import Study
 from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks import run_record
-from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, Weighed, weigh
+from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, UnsavedAudit, weigh
 from bpals.tasks.chosen_judges import choose
 from bpals.tasks.datasets import load_source
 from bpals.tasks.expert_labels import load_experts
@@ -101,21 +101,21 @@ def relearn(
         chosen = choose(home, [entry["judge"] for entry in audit.run["judges"]])
         if experts.given and chosen.record is not None:
             metadata = read_record(dataset.images, dataset.claims, dataset.vocabulary)
-            answers = replace(answers, features=metadata.evidence)
-        weighed = weigh(dataset, chosen, answers, experts, progress)
-        weighed = replace(weighed, notices=(*weighed.notices, *unasked))
-        record = weighed.described(audit.run["values"])
+            answers = replace(answers, features=metadata.features)
+        unsaved = weigh(dataset, chosen, answers, experts, progress)
+        unsaved = replace(unsaved, notices=(*unsaved.notices, *unasked))
+        record = unsaved.described(audit.run["values"])
         record |= {"command": "bpals review", "history": run_record.history(home)}
         progress("writing the tables", 0.85)
         for name in ("images.parquet", "claims.parquet", RECORD_ANSWERS, GROUP_ANSWERS):
             if audit.has(name):
                 staging.keep(audit, name)
-        weighed.write(staging)
+        unsaved.write(staging)
         record["seconds"] = round(time.monotonic() - started, 1)
-        staging.write("report.html", weighed.page(record))
+        staging.write("report.html", unsaved.page(record))
         before = audit.table(SIGNAL, *PAIR, "trust", "flag", "review_rank")
-        changed = _changed(before, weighed.signal.table)
-        record["lesson"] = _lesson(reviews, weighed, changed, before)
+        changed = _changed(before, unsaved.signal.table)
+        record["lesson"] = _lesson(reviews, unsaved, changed, before)
         run = staging.finish(record)
     progress("done", 1.0)
     read = run["reviews"] or {}
@@ -125,8 +125,8 @@ def relearn(
         reads=read.get("reads", 0),
         pairs=read.get("pairs", 0),
         changed=changed,
-        fitted={name: dict(fit) for name, fit in weighed.signal.findings.items()},
-        untaught=dict(weighed.signal.untaught),
+        fitted={name: dict(fit) for name, fit in unsaved.signal.findings.items()},
+        untaught=dict(unsaved.signal.untaught),
         notices=tuple(Notice(**notice) for notice in run["notices"]),
         seconds=round(time.monotonic() - started, 1),
     )
@@ -138,7 +138,9 @@ def lessons_of(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"version": each["version"], **each["lesson"]} for each in versions if each.get("lesson")]
 
 
-def _lesson(reviews: Reviews, weighed: Weighed, changed: Mapping[str, int], before: pl.DataFrame) -> dict[str, Any]:
+def _lesson(
+    reviews: Reviews, unsaved: UnsavedAudit, changed: Mapping[str, int], before: pl.DataFrame
+) -> dict[str, Any]:
     """Write down what a lesson was given and what it changed, for whoever asks later."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -146,8 +148,8 @@ def _lesson(reviews: Reviews, weighed: Weighed, changed: Mapping[str, int], befo
         "reads": reviews.table.height,
         "pairs": reviews.table.select(PAIR).n_unique(),
         "changed": dict(changed),
-        "findings": _changed_findings(before, weighed.signal.table),
-        "untaught": dict(weighed.signal.untaught),
+        "findings": _changed_findings(before, unsaved.signal.table),
+        "untaught": dict(unsaved.signal.untaught),
     }
 
 

@@ -21,7 +21,7 @@ import polars as pl
 from bpals.errors import TruthError, UnknownName, UsageError
 from bpals.findings import Vocabulary
 from bpals.images import prepare
-from bpals.images.collection import Shelf, open_shelf
+from bpals.images.collection import ImageIndex, open_index
 from bpals.registry import EXPORTS, ExportKind
 from bpals.reviews import exchange, flat, verdicts
 from bpals.reviews.exchange import KEPT, Films, Found, add_reviews, all_reviews, identified, loaded, table_of
@@ -229,19 +229,19 @@ def _films(home: Workspace, table: pl.DataFrame, chosen: ExportKind, images: str
     where = images or home.remembered("images")
     if not chosen.needs or not wanted or where is None:
         return Films()
-    shelf = open_shelf(Path(where), wanted, listing=home.path / LISTING)
+    index = open_index(Path(where), wanted, listing=home.path / LISTING)
     if chosen.needs == "files":
-        return Films(dicom=lambda image_id: _dicom(shelf, image_id))
+        return Films(dicom=lambda image_id: _dicom(index, image_id))
     sizes = {}
-    for image_id, content in shelf.read(wanted):
+    for image_id, content in index.read(wanted):
         size = None if isinstance(content, Refusal) else prepare.size_of(content)
         if size is not None:
             sizes[image_id] = size
     return Films(sizes=sizes)
 
 
-def _dicom(shelf: Shelf, image_id: str) -> bytes | None:
-    contents = (content for _, content in shelf.read([image_id]) if not isinstance(content, Refusal))
+def _dicom(index: ImageIndex, image_id: str) -> bytes | None:
+    contents = (content for _, content in index.read([image_id]) if not isinstance(content, Refusal))
     return next((content for content in contents if prepare.is_dicom(content)), None)
 
 

@@ -27,7 +27,7 @@ from fastapi import FastAPI
 
 from bpals.errors import UsageError
 from bpals.findings import Vocabulary
-from bpals.images.collection import Shelf, open_shelf
+from bpals.images.collection import ImageIndex, open_index
 from bpals.images.rendition import Renditions
 from bpals.reviews.ledger_reads import blind_reads, reads_of
 from bpals.room.background import Learner, LowPriorityProcess, ProgressNumbers
@@ -85,16 +85,16 @@ class OpenRoom:
 def open_room(opening: Opening) -> Iterator[OpenRoom]:
     """Open a reading room on a workspace's audit, and close it in the end; what was read is in its ledger."""
     home = Workspace(opening.workspace)
-    home.mend()
+    home.repair()
     vocabulary = vocabulary_of(home.open().table("claims.parquet", "finding"))
     study = load_study(Path(opening.study), vocabulary) if opening.study else default_study(vocabulary)
-    shelf = _shelf(home, opening)
+    index = _index(home, opening)
     with contextlib.ExitStack() as leaving:
         ledger = leaving.enter_context(open_ledger(home, opening.ledger))
         leaving.enter_context(serving(ledger, {**ACTS, **review_files.ACTS}))
-        films = leaving.enter_context(contextlib.closing(Renditions(shelf)))
+        films = leaving.enter_context(contextlib.closing(Renditions(index)))
         desk = Desk.open(ledger, study)
-        queue = _Queue(home=home, desk=desk, vocabulary=vocabulary, films=frozenset(shelf.found))
+        queue = _Queue(home=home, desk=desk, vocabulary=vocabulary, films=frozenset(index.found))
         queue.fill()
         behind = desk.counts().locked % study.learn_every
         learner = Learner(queue.lesson, queue.follow, every=study.learn_every, behind=behind)
@@ -128,7 +128,7 @@ def open_room(opening: Opening) -> Iterator[OpenRoom]:
             binding=opening.binding,
             entrance=entrance,
             cases=desk.counts().cases,
-            notices=(*shelf.notices, *films.notices, *_notices(home, room, ledger, renewed, entrance)),
+            notices=(*index.notices, *films.notices, *_notices(home, room, ledger, renewed, entrance)),
         )
 
 
@@ -267,15 +267,15 @@ def _notices(home: Workspace, room: Room, ledger: Ledger, renewed: str, entrance
         yield Notice(code="no_password", count=len(names), message=message)
 
 
-def _shelf(home: Workspace, opening: Opening) -> Shelf:
+def _index(home: Workspace, opening: Opening) -> ImageIndex:
     where = opening.images if opening.images is not None else home.remembered("images")
     if where is None:
         raise UsageError("where are the films? Type: --images PATH (a folder, a tar or a zip)")
     path = Path(where).resolve()
     wanted = home.open().table("images.parquet", "image_id")["image_id"].to_list()
-    shelf = open_shelf(path, wanted, listing=home.path / LISTING)
+    index = open_index(path, wanted, listing=home.path / LISTING)
     home.remember(images=str(path))
-    return shelf
+    return index
 
 
 def _entrance(room: Room, binding: Binding) -> str:

@@ -38,7 +38,7 @@ import polars as pl
 from sqlalchemy import Connection, select
 
 from bpals.errors import TruthError, UnknownName
-from bpals.images.collection import open_shelf
+from bpals.images.collection import open_index
 from bpals.numeric import PAIR, majority, patients
 from bpals.reviews.agreement import MEAN, Bootstrap, among, between, side_by_side
 from bpals.reviews.ledger_reads import blind_reads, voting
@@ -160,7 +160,7 @@ def _shown(home: Workspace) -> tuple[str, ...] | None:
     if where is None or not Path(where).exists():
         return None
     wanted = home.open().table("images.parquet", "image_id")["image_id"].to_list()
-    return open_shelf(where, wanted, listing=home.path / LISTING).found
+    return open_index(where, wanted, listing=home.path / LISTING).found
 
 
 def _claims(audit: FinishedAudit, study: Study, films: Collection[str] | None) -> pl.DataFrame:

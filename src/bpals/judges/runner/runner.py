@@ -39,9 +39,9 @@ Watch = Callable[[Snapshot], None]
 
 # Batches from workers that wait here to be written.
 BATCHES_AHEAD = 4
-# A judge whose code fails on so many first images, or on all where there are fewer, has a mistake of its own.
+# A judge whose code fails on so many first images, or on all if there are fewer, is itself broken, not the images.
 FIRST_IMAGES = 3
-# More objects than the open images of a run hold: what is written is freed without the garbage collector.
+# GC threshold above the live objects of the images in flight; finished ones are freed by reference counting.
 ALLOCATIONS = 20_000
 
 
@@ -110,12 +110,12 @@ class StopRules:
             count = len(self._held)
             images = "its first film" if count == 1 else f"each of its first {count} films"
             raise JudgeError(
-                f"judge {self._judge!r} fails on {images}: {self._held[-1].broken}. Mend it, then type it again: "
+                f"judge {self._judge!r} fails on {images}: {self._held[-1].broken}. Repair it, then type it again: "
                 "nothing is stored"
             )
 
     def released(self) -> list[Response]:
-        """Give back what was held, once the judge has answered about another image."""
+        """Return what was held, once the judge has answered about another image."""
         if not self._has_answered:
             return []
         held, self._held = self._held, []
@@ -135,7 +135,7 @@ class StopRules:
         if failed and self._replies >= policy.failure_floor and self._failed > policy.failure_share * self._replies:
             return "failures", Stopped(
                 f"{self._failed:,} of {self._replies:,} replies failed, more than {policy.failure_share:.1%}; the "
-                f"last: {why}. What is done is kept: mend it, then type the same command with --retry-failed"
+                f"last: {why}. What is done is kept: repair it, then type the same command with --retry-failed"
             )
         if policy.budget_tokens is not None and self._tokens >= policy.budget_tokens:
             return "budget", None
@@ -158,7 +158,7 @@ class Runner:
         self._error: BaseException | None = None
         self._halted = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
-        self._taking: asyncio.Task[None] | None = None
+        self._consuming: asyncio.Task[None] | None = None
         self._pool: ServerPool | None = None
         self.batch = Batch()
         """The responses of a run without a ledger."""
@@ -171,7 +171,7 @@ class Runner:
 
     async def collect(self, batches: Iterable[Batch]) -> Tally:
         """Keep the responses of workers, and return the tally; raises what stopped the run."""
-        return await self._supervised(partial(self._through, batches, BATCHES_AHEAD, self._take_batches))
+        return await self._supervised(partial(self._pump, batches, BATCHES_AHEAD, self._consume_batches))
 
     async def _supervised(self, work: Callable[[], Awaitable[None]]) -> Tally:
         """Do the work with a writer, a watcher and signal handlers around it."""
@@ -212,45 +212,45 @@ class Runner:
             else:
                 asker = ThreadAsker(judge, plan.questions, self._progress)
                 stack.callback(asker.close)
-            await self._through(requests, asker.ahead, partial(self._take_requests, asker))
+            await self._pump(requests, asker.ahead, partial(self._consume_requests, asker))
 
-    async def _through(
-        self, items: Iterable[T], ahead: int, take: Callable[[ReadAhead[T]], Coroutine[Any, Any, None]]
+    async def _pump(
+        self, items: Iterable[T], ahead: int, consume: Callable[[ReadAhead[T]], Coroutine[Any, Any, None]]
     ) -> None:
-        """Take items until there are no more or the run is halted, then let open images finish."""
+        """Consume items until there are no more or the run is halted, then let open images finish."""
         feed = ReadAhead(items, ahead)
-        self._taking = asyncio.create_task(take(feed))
+        self._consuming = asyncio.create_task(consume(feed))
         if self._halted.is_set():
-            self._taking.cancel()
+            self._consuming.cancel()
         try:
-            await asyncio.wait([self._taking])
-            if not self._taking.cancelled() and (error := self._taking.exception()):
+            await asyncio.wait([self._consuming])
+            if not self._consuming.cancelled() and (error := self._consuming.exception()):
                 self._halt("stopped", error)
             await self._drain()
         finally:
             await feed.close(self._plan.pace.drain_s)
 
-    async def _take_requests(self, asker: ChatAsker | ThreadAsker, feed: ReadAhead[Request]) -> None:
+    async def _consume_requests(self, asker: ChatAsker | ThreadAsker, feed: ReadAhead[Request]) -> None:
         waiting: list[Request] = []
         while (request := await feed.get()) is not None or waiting:
             if request and await self._accepts(request):
                 waiting.append(request)
             if waiting and (request is None or len(waiting) >= asker.batch):
-                # A task of its own: a halt cancels the taking, and what is asked is still kept.
+                # A task of its own: a halt cancels the consuming, and what is asked is still kept.
                 slot = await asker.slot() if isinstance(asker, ChatAsker) else None
                 task = self._start(self._ask(asker, waiting, slot))
                 waiting = []
                 if slot is None:  # one batch after another
                     await asyncio.wait([task])
 
-    async def _take_batches(self, feed: ReadAhead[Batch]) -> None:
+    async def _consume_batches(self, feed: ReadAhead[Batch]) -> None:
         while (batch := await feed.get()) is not None:
             for kind, detail in batch.notes:
                 self._note(kind, detail)
             self._progress.attempts += batch.tally.attempts
             self._progress.changed_films += batch.tally.changed_films
             self._served.check(batch.tally.model)
-            # A task of its own, for the same reason.
+            # A task of its own: a halt cancels the consuming, and what came back is still kept.
             await asyncio.wait([self._start(self._keep_batch(batch))])
 
     async def _accepts(self, request: Request) -> bool:
@@ -330,12 +330,12 @@ class Runner:
                 await asyncio.wait(late)
 
     def _halt(self, state: State, error: BaseException | None = None, *, now: bool = False) -> None:
-        """Take no more images; the first reason stands."""
+        """Take no more images; the first reason is kept."""
         if self._state == "running":
             self._state, self._error = state, error
         self._halted.set()
-        if self._taking:
-            self._taking.cancel()
+        if self._consuming:
+            self._consuming.cancel()
         if self._pool:
             self._pool.drain()
         for task in self._open if now else ():

@@ -270,7 +270,7 @@ def _try_endpoint(
 
 
 def _name_card(card: JudgeCard, context: _Context) -> JudgeCard:
-    """Give the judge its name in this workspace; how images are prepared is part of its identity."""
+    """Return the card with the judge's name in this workspace; how images are prepared is part of its identity."""
     name = context.order.name or judge_name(card.judge)
     refuse_taken_name(context.home, name, card.engine)
     return replace(card, judge=name, preparation={**card.preparation, **context.order.preparation.as_dict()})

@@ -17,7 +17,7 @@ from bpals.tasks.review_files import import_reviews
 from bpals.tasks.serve import Opening, office, open_room, serve_room, verify_log
 from world.waiting import wait_until
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PASSWORD = "seven lamps by the sea"  # noqa: S105  nobody's
 
 

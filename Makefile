@@ -91,7 +91,7 @@ simulations: $(VENV)/.dev  ## intervals that cover, guarantees that hold, review
 	$(BIN)/python benchmarks/stacker_safety.py $(ARGS)
 
 identity: $(VENV)/.dev  ## what this version writes beside what 3a990ea wrote, in two environments (DATA=PATH with expert/ and predictions/)
-	$(BIN)/python scripts/identity.py --make --data $(DATA) $(ARGS)
+	$(BIN)/python scripts/identity.py --make --new $$(git rev-parse --short HEAD) --data $(DATA) $(ARGS)
 
 docs: $(VENV)/.dev  ## write the generated parts of docs/
 	$(BIN)/python scripts/write_docs.py

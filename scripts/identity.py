@@ -89,6 +89,7 @@ MASKED = (
             ("words", "prose, beside the numbers that are compared"),
         )
     ),
+    Mask("*/list.json", "missing", "the line that installs an extra names the folder of its environment"),
     *(Mask("*/compare.json", field, "which version ran") for field in ("bpals", "commit", "dirty", "packages")),
     *(
         Mask(f"{file}.json", field, "a clock; `limit`, requests at once, follows it")

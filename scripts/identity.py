@@ -115,6 +115,15 @@ MASKED = (
         for file in ("reads.*", "coco.json", "fiftyone.json", "label-studio.json")
         for field in ("active_s", "wall_s", "at", "truth_at", "created_at", "lead_time")
     ),
+    *(
+        Mask(f"room/{file}", field, "a hash of signal.parquet, whose reasons have other words")
+        for file, field in (
+            ("reads.*", "signal"),
+            ("fiftyone.json", "signal"),
+            ("label-studio.json", "signal"),
+            ("progress*", "version"),
+        )
+    ),
     Mask("room/reads.*", "reading_id", "random"),
     Mask("room/*", "external_id", "begins with a random reading_id", but="/.*"),
     Mask("room/label-studio.json", "id", "a hash of external_id"),

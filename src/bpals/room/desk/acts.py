@@ -160,7 +160,7 @@ def _save(
     entry = dict(detail or {})
     if answer is not None:
         values["answer"], entry["answer"] = answer.as_json(), asdict(answer)
-    stands = {"state": state, "version": readings.change(tx, row, state=state, **values)}
+    stands = {"version": readings.change(tx, row, state=state, **values), "state": state}
     return request.finish(tx, {"reading_id": row.reading_id, **stands}, entry | stands, reading_id=row.reading_id)
 
 

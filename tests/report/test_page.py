@@ -334,7 +334,7 @@ def test_with_image_judges_a_trust_is_not_said_to_fit_the_record_alone(page, cal
 
 
 def test_a_judge_is_told_in_full(small):
-    """Coverage, signal, weight, licence, training, and a row a finding."""
+    """Coverage, signal, weight, licence, training, and one row per finding."""
     (judge,) = judges([small.judge()])
     assert judge.answered == "900 (90.0\N{NO-BREAK SPACE}%)"
     assert judge.signal == "1 of 3"

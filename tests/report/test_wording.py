@@ -91,7 +91,7 @@ def test_a_judge_of_films_is_noticed(dataset, small):
 
 
 def test_flag_rules_become_sentences_and_a_table():
-    """Words stay words, numbers become a row a finding and direction."""
+    """Words stay words, numbers become one row per finding and direction."""
     made = rules(
         {
             "rule": "The least trusted first.",

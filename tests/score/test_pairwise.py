@@ -181,7 +181,7 @@ def test_without_a_pair_there_is_no_figure_and_the_mean_leaves_it_out(world):
 
 
 def test_two_judges_without_an_error_have_no_correlation_of_errors():
-    """They call alike, and nothing can be said of errors."""
+    """Both give the same calls, so their errors cannot be compared."""
     truth = np.arange(100) < 30
     row = dependence_of(truth, truth * 0.9, truth * 0.8)
     assert (row["agreement"], row["error_correlation"], row["effective_judges"]) == (1.0, None, None)

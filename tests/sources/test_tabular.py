@@ -1,4 +1,4 @@
-"""A table becomes a dataset: one column a finding, headers, and files in other forms."""
+"""A table becomes a dataset: one column per finding, headers, and files in other forms."""
 
 import gzip
 import re

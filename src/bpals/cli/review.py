@@ -285,8 +285,8 @@ def _sentences(found: Row) -> list[str]:
     least = found["least"]
     if found["errors"]:
         lines.append(
-            f"an error rate is given from {least['films']} images on that were drawn at random, unless its interval is "
-            f"wider than {least['width']:g}; agreement from images of {least['patients']} patients on"
+            f"an error rate needs at least {least['films']} images drawn at random, and an interval no wider than "
+            f"{least['width']:g}; agreement needs images of at least {least['patients']} patients"
         )
     return [*lines, found["stopping"]["words"]]
 

@@ -4,29 +4,10 @@ import re
 
 import pytest
 
+from world.mappings import COLUMNS, HEADER
 from world.words import mentions
 
 pytestmark = pytest.mark.quick
-
-COLUMNS = """
-[columns]
-image = "file"
-patient = "who"
-order = "visit"
-age = "age"
-sex = "sex"
-view = "view"
-
-[labels]
-layout = "columns"
-audited = ["Mass", "Edema"]
-
-[values]
-present = ["1", "yes"]
-absent = 0
-uncertain = -1
-"""
-HEADER = "file,who,visit,age,sex,view,Mass,Edema\n"
 
 
 @pytest.mark.parametrize("row", ["a.png,p,1,61,M,PA,0,0", "a.png,p,1,62,M,PA,1,0"])

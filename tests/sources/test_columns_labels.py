@@ -6,23 +6,11 @@ import polars as pl
 import pytest
 
 from bpals.sources import tabular
+from world.mappings import LIST
 from world.words import mentions
 
 pytestmark = pytest.mark.quick
 
-LIST = """
-[columns]
-image = "file"
-
-[labels]
-layout = "list"
-column = "labels"
-delimiter = "|"
-no_finding = "normal"
-silent_if = ["unchanged"]
-unlisted = "absent"
-audited = ["Mass", "Edema"]
-"""
 LONG = """
 [columns]
 image = "file"

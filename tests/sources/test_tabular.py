@@ -9,42 +9,10 @@ import pytest
 
 from bpals.sources import tabular
 from bpals.types import IMAGES, claims_schema
+from world.mappings import COLUMNS, HEADER, LIST
 from world.words import mentions
 
 pytestmark = pytest.mark.quick
-
-COLUMNS = """
-[columns]
-image = "file"
-patient = "who"
-order = "visit"
-age = "age"
-sex = "sex"
-view = "view"
-
-[labels]
-layout = "columns"
-audited = ["Mass", "Edema"]
-
-[values]
-present = ["1", "yes"]
-absent = 0
-uncertain = -1
-"""
-LIST = """
-[columns]
-image = "file"
-
-[labels]
-layout = "list"
-column = "labels"
-delimiter = "|"
-no_finding = "normal"
-silent_if = ["unchanged"]
-unlisted = "absent"
-audited = ["Mass", "Edema"]
-"""
-HEADER = "file,who,visit,age,sex,view,Mass,Edema\n"
 
 
 def test_a_table_becomes_images_and_claims(load, said, notices):

@@ -12,14 +12,6 @@ from bpals.tasks.judge import Order, run_judge
 from world import datasets
 from world.datasets import ask
 
-FILMS = 24
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """Two dozen films; read them, do not change them."""
-    return datasets.write(tmp_path_factory.mktemp("small"), FILMS)
-
 
 def test_a_limit_draws_the_same_films_again_and_a_larger_one_adds_to_them(small, tmp_path):
     """Which films come first depends on the seed alone, also when other films are missing."""

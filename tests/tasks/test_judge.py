@@ -30,20 +30,14 @@ from bpals.tasks.judge import Order, run_judge
 from bpals.tasks.judge_status import status_of
 from bpals.types import FILM_ANSWERS, OUTCOME, JudgeCard, Question, Reply
 from world import datasets
-from world.chat_server import FaultyServer, answer, dead_port, status, true_logit
+from world.chat_server import answer, dead_port, status, true_logit
 from world.datasets import QUICK, ask, order
 from world.words import mentions
 
-FILMS = 24
+FILMS = datasets.SMALL
 QUESTIONS = 10
 """Two polarities of three findings and of two topics."""
 JUDGE = OpenAIJudge(model="stub-vlm")
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """Two dozen films; read them, do not change them."""
-    return datasets.write(tmp_path_factory.mktemp("small"), FILMS)
 
 
 @pytest.fixture
@@ -52,13 +46,6 @@ def own(tmp_path):
     folder = tmp_path / "own"
     folder.mkdir()
     return datasets.write(folder, 6)
-
-
-@pytest.fixture
-def server():
-    """A server whose answers are a function of the image and the question."""
-    with FaultyServer() as running:
-        yield running
 
 
 def stored(home, name):

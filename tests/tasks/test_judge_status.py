@@ -14,25 +14,11 @@ from bpals.tasks.judge import run_judge
 from bpals.tasks.judge_status import status_of
 from bpals.tasks.merge import merge
 from world import datasets
-from world.chat_server import FaultyServer
 from world.datasets import ask, order
 
-FILMS = 24
+FILMS = datasets.SMALL
 QUESTIONS = 10
 JUDGE = OpenAIJudge(model="stub-vlm")
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """Two dozen films; read them, do not change them."""
-    return datasets.write(tmp_path_factory.mktemp("small"), FILMS)
-
-
-@pytest.fixture
-def server():
-    """A server whose answers are a function of the image and the question."""
-    with FaultyServer() as running:
-        yield running
 
 
 def test_status_of_a_workspace_without_a_ledger_says_what_to_type(tmp_path):

@@ -22,16 +22,10 @@ from world import datasets
 from world.chat_server import FaultyServer, answer, status
 from world.datasets import QUICK, ask
 
-FILMS = 24
+FILMS = datasets.SMALL
 BLOCKS = LocalExecutor(in_blocks=True)
 """Images travel in blocks, as to a cluster, to a worker in this process."""
 JUDGE = OpenAIJudge(model="stub-vlm")
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """Two dozen films; read them, do not change them."""
-    return datasets.write(tmp_path_factory.mktemp("small"), FILMS)
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from bpals.judges.runner.transport import Endpoint
 from bpals.tasks.judge import Order, run_judge
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = 24
+"""Films of the dataset that the tests of the tasks share."""
 FILMS = Path(__file__).with_name("two_folds") / "films.csv"
 """What `of_two_folds` makes of the films of the examples; tests/judges/test_record.py keeps it so."""
 SOURCE, MAPPING = f"table:{FILMS}", str(EXAMPLES / "films.toml")

@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev audit room test quick sweep servers check shape bench speed pixels scorecard evidence simulations docs site identity clean chromium opengl
+.PHONY: help install dev audit calibration room test quick sweep servers check shape bench speed pixels scorecard evidence simulations docs site identity clean chromium opengl
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,12 +32,18 @@ dev: $(VENV)/.dev  ## all that tests and checks need, into .venv
 audit: $(VENV)/.core  ## audit the embedded NIH labels -> audit/ (WORKSPACE=DIR, ARGS='...' for another)
 	$(BIN)/bpals audit --workspace $(WORKSPACE) $(ARGS)
 
+calibration: $(VENV)/.core  ## fit the expert calibration that comes with bpals anew (DATA=PATH to the expert labels)
+	$(BIN)/bpals calibration fit --name nih-experts-1 --reference four-findings=$(DATA)/expert/four_findings_val.csv \
+	  --reference all-findings=$(DATA)/expert14/all_findings_labels.csv --split val \
+	  --terms "research and education" --out src/bpals/calibrations/nih-experts-1.json $(ARGS)
+
 room: $(VENV)/.room  ## the reading room in your browser, on drawn films (ARGS='--port 9000')
 	$(BIN)/bpals review serve --demo $(ARGS)
 
+# A worker that crashes ends the run: its other tests would be lost, and pytest-xdist would wait for them for ever.
 # Bytecode is written whatever the surroundings say: else each process that a test starts compiles bpals anew.
 test: $(VENV)/.dev chromium opengl  ## everything the tests need, then all tests (ARGS='tests/cli -x')
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # A venv of its own: that it has the core alone is part of what is tested.
 quick: $(VENV)/quick/.made  ## the pipeline on small data, in under a minute: no extras, no browser (ARGS='-x')
@@ -76,7 +82,7 @@ pixels: $(VENV)/.dev  ## the probe, the film checks and the combination with the
 	$(BIN)/python benchmarks/film_checks.py --images $(DATA)/images
 	$(BIN)/python benchmarks/probe_signal.py --data $(DATA) --judgments .cache/probe-bench/judgments/probe-lite0.parquet
 
-scorecard: $(VENV)/.dev  ## the table in docs/score.md and README's chart, from two audits (REFERENCE=four-findings=PATH)
+scorecard: $(VENV)/.dev  ## the table in docs/score.md and README's chart, from three audits (REFERENCE=four-findings=PATH)
 	$(BIN)/python scripts/write_scorecard.py --reference $(REFERENCE)
 
 evidence: $(VENV)/.dev  ## the figures on real reads and the CheXNet panel, into docs/ (DATA=PATH with expert/ and predictions/)

@@ -2,7 +2,6 @@
 
     python benchmarks/hard_or_mislabelled.py --data DATA                      the record judge alone, a few minutes
     python benchmarks/hard_or_mislabelled.py --data DATA --panel              with the five judges of the CheXNet panel
-    python benchmarks/hard_or_mislabelled.py --data DATA --on val             on the images that it was fitted on
 
 DATA holds `expert/four_findings_*.csv` and `predictions/chexnet_panel.parquet`. The audit is fitted on the adjudicated
 labels and the single reads of the validation images; the reads of the test images are withheld from it and used here
@@ -112,16 +111,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Do readers split more often under `hard`?")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--panel", action="store_true", help="with the five judges of the CheXNet panel")
-    parser.add_argument("--on", choices=("val", "test"), default="test")
     parser.add_argument("--workspace", type=Path, help="keep the audit here, or use the one that is here")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing:
         folder = asked.workspace or Path(passing) / "audit"
         if not (folder / "run.json").exists():
             audit(asked.data, folder, panel=asked.panel)
-        pairs = pairs_of(folder, asked.data, asked.on)
+        # Not on the validation images: what was read there is settled, and has no flag of a model.
+        pairs = pairs_of(folder, asked.data, "test")
     patients = pairs["patient_id"].n_unique()
-    print(f"{asked.on}: {pairs.height:,} pairs read by two or more readers, {patients:,} patients")
+    print(f"test: {pairs.height:,} pairs read by two or more readers, {patients:,} patients")
     good = compare(pairs, ("likely_mislabelled",))
     print()
     compare(pairs, tuple(name for name in LOW if name != "hard"))

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from bpals.judges.record import RecordJudge, fold_of
 from bpals.numeric import patients
-from bpals.signal.layout import Ints, Panel, lay_out, read_answers
-from bpals.signal.observations import read_devices
+from bpals.signal.layout import Ints, Panel, lay_out
+from bpals.signal.observations import read_answers, read_devices
 from bpals.signal.trust import estimate
 from bpals.sources import nih
 from bpals.tasks.chosen_judges import measure

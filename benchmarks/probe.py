@@ -1,12 +1,15 @@
-"""The probe, measured on real films: films a core-second, skill against the labels, label errors found, memory.
+"""The probe, measured on real films: films a core-second, skill, label errors found, fitted on targets, memory.
 
     python benchmarks/probe.py --images FOLDER --expert FOLDER        everything; some ten minutes on two cores
-    python benchmarks/probe.py --images FOLDER --expert FOLDER rate   one part: rate, skill, errors or memory
+    python benchmarks/probe.py --images FOLDER --expert FOLDER rate   one part: rate, skill, errors, truth or memory
 
 FOLDER of the films is what `--images` of `bpals judge run` takes, with plain tars in it; that of the experts has the
-four-findings files. What was seen is kept in `--workspace`, so that a second run begins at once. The exit code is 1 if
+four-findings files, and `expert14` beside it the 14 findings. What was seen is kept in `--workspace`, so that a second
+run begins at once. `truth` compares the probe on labels with the one on soft targets, against what radiologists say of
+the finding itself, out of fold; no expert label is in either. The exit code is 1 if
 a promise is broken: 60 films a core-second, mean AUROC .770, permuted labels within .03 of .5, memory that grows by
-less than 3 KB a film in learning, the answers themselves included, and by less than 20 KB a film in a whole run.
+less than 3 KB a film in learning, the answers themselves included, and by less than 20 KB a film in a whole run; soft
+targets above labels beyond the paired interval of the mean AUROC, on both expert sets.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +37,7 @@ from bpals.findings import AIRSPACE_OPACITY, NODULE_OR_MASS, Group
 from bpals.images.collection import open_index
 from bpals.images.stream import FeatureSpec, image_features
 from bpals.judges.backbone import built_file, open_backbone
-from bpals.judges.linear_probe import ProbeJudge
+from bpals.judges.linear_probe import LABELS, SIGNAL, ProbeJudge
 from bpals.judges.record import RecordJudge, fold_of, state_matrix
 from bpals.metrics import Curve
 from bpals.numeric import patients
@@ -45,7 +49,7 @@ from bpals.store.features import FeatureCache, StoredFeatures
 from bpals.store.workspace import Workspace
 from bpals.tasks.judge import Order
 from bpals.tasks.probe import EXTRACTOR, run_probe
-from bpals.types import Refusal
+from bpals.types import Dataset, Reference, Refusal
 from peak import ChildrenWatch, peak_mb
 
 Doubles = npt.NDArray[np.float64]
@@ -57,6 +61,8 @@ LEAST_RATE, LEAST_AUROC, MOST_PERMUTED, MOST_BYTES = 60.0, 0.770, 0.03, 3072.0
 MOST_LOOKING_BYTES = 20_000.0
 """A film as it lies in memory, 256 px, is three times that: none may stay."""
 SMALLEST = 1e-6
+LEAST_PRESENT = 20
+"""Films with a finding, by experts, below which its AUROC says little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +199,87 @@ def errors(given: Given) -> bool:
     return True
 
 
+def truth(given: Given) -> bool:
+    """Measure how well the probe on labels and the one on soft targets tell what radiologists see, out of fold."""
+    dataset = nih.load()
+    _features(given)
+    said = {targets: _answers_of(given, targets) for targets in (LABELS, SIGNAL)}
+    four = verdicts.load(f"four-findings={given.expert}", vocabulary=dataset.vocabulary)
+    parts = [_Expert("964 adjudicated films", four, [(group.name, group) for group in GROUPS])]
+    beside = given.expert.parent / "expert14" / "all_findings_labels.csv"
+    if beside.exists():
+        every = verdicts.load(f"all-findings={beside}", vocabulary=dataset.vocabulary)
+        common = [(name, Group(name=name, members=(name,))) for name in dataset.vocabulary.findings]
+        parts.append(_Expert("films of the 14-finding set", every, common))
+    kept = True
+    for part in parts:
+        kept &= _truth_table(dataset, part, said)
+    return kept
+
+
+class _Expert(NamedTuple):
+    """What experts say of some films, and of which findings."""
+
+    title: str
+    reference: Reference
+    groups: list[tuple[str, Group]]
+
+
+def _truth_table(dataset: Dataset, expert: _Expert, said: dict[str, pl.DataFrame]) -> bool:
+    """Print one line per finding with enough present, and their mean; say whether targets are above labels."""
+    films = dataset.images.join(said[LABELS].select("image_id").unique(), on="image_id", how="semi")
+    told = expert.reference.truth.join(films.select("image_id", "patient_id"), on="image_id")
+    rows, points, drawn = [], [], []
+    images = told.select("image_id", "patient_id").unique(maintain_order=True)
+    draws = list(_draws(images["patient_id"]).weights())
+    for name, group in expert.groups:
+        its = told.filter(pl.col("finding") == name)
+        place = images.with_row_index("row").join(its, on="image_id", maintain_order="left")
+        row, present = place["row"].to_numpy(), place["present"].to_numpy()
+        if present.sum() < LEAST_PRESENT:
+            continue
+        logits = [_group_logit(table, group, place["image_id"]) for table in said.values()]
+        here = np.stack([_both(logit, present, None) for logit in logits])[..., 0]
+        spread = np.stack(
+            [np.concatenate([_both(logit, present, each[:, row]) for each in draws], axis=1) for logit in logits]
+        )
+        points.append(here)
+        drawn.append(spread)
+        rows.append((name, f"{len(present):,}", f"{present.sum():,}", *_cells(here, spread)))
+    mean, spread = np.mean(points, axis=0), np.mean(drawn, axis=0)
+    print(f"\n{expert.title}: {images.height:,} films of {images['patient_id'].n_unique():,} patients, AUROC / AP\n")
+    print("| finding | films | present | fitted on labels | on soft targets | more AUROC | more AP |")
+    print("|---|---|---|---|---|---|---|")
+    for each in rows:
+        _row(*each)
+    _row(f"mean of {len(rows)}", "", "", *_cells(mean, spread))
+    low, _ = interval(spread[1, 0] - spread[0, 0])
+    return low is not None and low > 0
+
+
+def _both(scores: Doubles, present: npt.NDArray[np.bool_], weights: Doubles | None) -> Doubles:
+    curve = Curve.of(scores, present, weights)
+    return np.stack([curve.auroc(), curve.average_precision()])
+
+
+def _cells(points: Doubles, drawn: Doubles) -> list[str]:
+    """Write AUROC / AP of labels and of targets, and how much more the targets give."""
+    more = [
+        f"{points[1, place] - points[0, place]:+.3f} ({low:+.3f} to {high:+.3f})"
+        for place in range(2)
+        for low, high in [interval(drawn[1, place] - drawn[0, place])]
+    ]
+    return [*(f"{auroc:.3f} / {ap:.3f}" for auroc, ap in points), *more]
+
+
+def _answers_of(given: Given, targets: str) -> pl.DataFrame:
+    """Read what the probe on these targets said; it is fitted where it is not there yet."""
+    name = "probe-lite0" if targets == LABELS else f"probe-lite0-{targets}"
+    if name not in Workspace(given.workspace).judge_names():
+        run_probe(images=given.images, workspace=given.workspace, order=Order(options={"targets": targets}))
+    return pl.read_parquet(given.workspace / "judgments" / f"{name}.parquet")
+
+
 def _claimed(claims: pl.DataFrame, group: Group, image_ids: pl.Series) -> npt.NDArray[np.bool_]:
     """Say of each film whether a member of the group is claimed present."""
     its = claims.filter(pl.col("finding").cast(pl.String).is_in(group.members), pl.col("says") == "present")
@@ -311,9 +398,11 @@ def _row(*cells: str) -> None:
 
 def main() -> int:
     """Measure what is asked for, and say by the exit code whether the promises hold."""
-    parts = {"rate": rate, "skill": skill, "errors": errors, "memory": memory}
+    parts = {"rate": rate, "skill": skill, "errors": errors, "truth": truth, "memory": memory}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="*", choices=[*parts, []], help="rate, skill, errors, memory; by default all")
+    parser.add_argument(
+        "part", nargs="*", choices=[*parts, []], help="rate, skill, errors, truth, memory; by default all"
+    )
     parser.add_argument("--images", type=Path, default=Path("../shared/data/images"))
     parser.add_argument("--expert", type=Path, default=Path("../shared/data/expert"))
     parser.add_argument("--workspace", type=Path, default=Path(".cache/probe-bench"))

@@ -125,7 +125,7 @@ def signals(home: Path) -> tuple[Audited, dict[str, Signal]]:
         weighed = weigh(dataset, choose(kept, audit.judges), heard, experts, lambda _what, _share: None)
         made[name] = weighed.signal
         for finding, fit in weighed.signal.findings.items():
-            print(f"{name}: {finding} by {fit['design']}, {fit['n']} labels, {fit['errors']} errors", flush=True)
+            print(f"{name}: {finding}, {fit['n']} labels, {fit['errors']} errors", flush=True)
     judges = {"probe": kept.judge("probe").answers()}
     table = pl.DataFrame()
     shared = Audited(

@@ -174,7 +174,7 @@ def summary(signals: tuple[pl.DataFrame, pl.DataFrame], truth: pl.DataFrame, rea
         print(f"mean trust of claimed {side}, all of NIH: {before:.3f} before, {after:.3f} after")
     before, after = (precision(signal, truth, read) for signal in signals)
     print(f"average precision at finding the errors of the adjudicated films left over: {before:.3f}, {after:.3f}")
-    print(f"fitted: {learned.fitted or 'nothing'}; too few errors: {learned.untaught or 'none'}")
+    print(f"fitted: {learned.fitted or 'nothing'}")
 
 
 if __name__ == "__main__":

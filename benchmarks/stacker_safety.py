@@ -22,8 +22,8 @@ import polars as pl
 
 from bpals.findings import Vocabulary
 from bpals.metrics import Curve
-from bpals.signal.layout import LaidOut, Panel, groups_of, lay_out, read_answers
-from bpals.signal.observations import read_devices
+from bpals.signal.layout import LaidOut, Panel, groups_of, lay_out
+from bpals.signal.observations import read_answers, read_devices
 from bpals.signal.trust import estimate
 from bpals.types import IMAGES, KIND, OUTCOME, REVIEWS, SAYS, SKILL, Dataset, Reviews, claims_schema, judgments_schema
 

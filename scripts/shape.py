@@ -197,13 +197,15 @@ def measures(tree: Mapping[str, Module]) -> list[Measure]:
     twice = repeated_names(tree)
     comments = sum(module.comments for module in tree.values())
     return [
-        Measure(name="modules", value=len(tree), most=190),
+        # 190, and three for judges trained on the signal: tasks/nested_targets, judges/fine_tuning, tasks/train.
+        Measure(name="modules", value=len(tree), most=193),
         Measure(
             name="modules in the root",
             value=sum(len(module.path.parts) == root for module in tree.values()),
             most=12,
         ),
-        Measure(name="lines", value=lines, most=45_615),
+        # As many as 0.5.2 had before it was rebuilt smaller: room for what it lacked, and a brake.
+        Measure(name="lines", value=lines, most=50_684),
         Measure(
             name="lines of the longest function",
             value=function_lines(long[1]),
@@ -213,7 +215,7 @@ def measures(tree: Mapping[str, Module]) -> list[Measure]:
         Measure(
             name="most parameters of a function",
             value=parameters(wide[1]),
-            most=12,
+            most=13,  # the options of `bpals audit`
             worst=f"{wide[0].name}:{wide[1].name}",
         ),
         Measure(name="module names used twice", value=len(twice), most=0, worst=", ".join(twice)),
@@ -274,8 +276,11 @@ def loaded_by_audit(images: int = 0, src: Path = SRC) -> list[Measure]:
     lengths = {name: len(Path(file).read_text(encoding="utf-8").splitlines()) for name, file in files.items()}
     largest = ", ".join(f"{name} {length}" for name, length in Counter(lengths).most_common(5))
     return [
+        # What a newcomer reads first. An audit of NIH applies an expert calibration, and loads no fit, no certificate
+        # and no reader of other judges' answers. The lines were at most 8,000 before the report could show images and
+        # what changed since the last audit.
         Measure(name="modules loaded by bpals audit", value=len(lengths), most=45, worst=" ".join(sorted(lengths))),
-        Measure(name="lines loaded by bpals audit", value=sum(lengths.values()), most=8_000, worst=largest),
+        Measure(name="lines loaded by bpals audit", value=sum(lengths.values()), most=8_400, worst=largest),
     ]
 
 

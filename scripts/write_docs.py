@@ -21,6 +21,7 @@ from bpals.cli.main import app
 from bpals.findings import NIH
 from bpals.judges.cards import default_model
 from bpals.registry import JUDGES
+from bpals.reviews.verdicts import READ_AS, UNREAD
 from bpals.room.desk.study import key_table
 from shape import ROOT, SRC, modules
 
@@ -228,6 +229,16 @@ def serve() -> str:
     return f"```text\n{model.serve}\n```\n\nWhy this one: {model.why}"
 
 
+def verdicts() -> str:
+    """The words of a verdict, and what else is read as each."""
+    rows = []
+    for verdict in dict.fromkeys(READ_AS.values()):
+        others = [f"`{word}`" for word, meaning in READ_AS.items() if meaning == verdict and word not in {verdict, ""}]
+        written = "blank: nobody read it" if verdict == UNREAD else f"`{verdict}`"
+        rows.append(f"|{written}|{', '.join(others)}|")
+    return "\n".join(["|written|read as well|", "|---|---|", *rows])
+
+
 def keys() -> str:
     """The keys of the reading page."""
     rows = [f"|{shown}|{words}|" for shown, words in key_table()]
@@ -243,6 +254,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "kinds": ("judges.md", kinds),
     "serve": ("byo-vlm.md", serve),
     "keys": ("reading-room.md", keys),
+    "verdicts": ("lists.md", verdicts),
 }
 
 

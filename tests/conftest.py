@@ -25,6 +25,9 @@ from bpals.sources import nih
 from bpals.tasks.demo import make_demo
 from world import datasets, llamacpp
 
+# Some virtual machines announce AMX and die of its instructions (docs/install.md). Torch reads this when it is loaded.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # A busy machine is no fault of what is tested.
 

@@ -288,9 +288,12 @@ def test_prose_is_wrapped(page):
 
 
 def test_the_manual_is_short():
-    """README and docs/ together have at most 35,000 words; a bar of a table is none."""
+    """README and docs/ together have at most 36,500 words; a bar of a table is none.
+
+    35,000 for what there was when they were rewritten, 1,500 for judges that train on the signal.
+    """
     words = [word for page in PAGES for word in page.read_text(encoding="utf-8").split() if re.search(r"\w", word)]
-    assert len(words) <= 35_000
+    assert len(words) <= 36_500
 
 
 def test_the_example_trains_on_the_audit_that_is_there(quick_place, tmp_path):

@@ -9,9 +9,10 @@ import shape
 from bpals.version import VERSION
 
 PUBLIC = [
-    "Draw", "Endpoint", "Order", "Run", "Worth", "__version__", "audit", "compare", "export_reviews",
-    "import_reviews", "judge", "load_reviews", "load_signal", "mask", "next_reviews", "plan_rate", "rate",
-    "run_judge", "run_probe", "scorecard", "weights",
+    "Draw", "Endpoint", "Order", "Run", "Worth", "__version__", "audit", "compare", "export_reviews", "export_signal",
+    "find_label_issues", "get_label_quality_scores", "import_reviews", "judge", "load_reviews", "load_signal",
+    "mask", "next_reviews", "plan_rate", "rate", "run_judge", "run_probe", "scorecard", "targets", "weights",
+    "with_targets",
 ]  # fmt: skip
 
 

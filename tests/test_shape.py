@@ -16,9 +16,8 @@ LATE_OF_OURS = {
     "bpals": "a public name is loaded when it is used",
     "bpals.cli.review": "the reading room needs packages that the core has not",
     "bpals.report.page": "the report of an audit has no scorecard",
-    "bpals.signal.flags": "only expert labels need certificates",
     "bpals.signal.trust": "an audit without experts and image judges needs no fit and no pool",
-    "bpals.tasks.run_record": "only expert labels need the fit",
+    "bpals.tasks.chosen_judges": "an audit without image judges has no other answers to read",
     "bpals.tasks.audit": "an audit without experts needs no database and no reader of their files",
     "bpals.sources.nih": "the embedded record needs no mapping and no careful reading",
 }

@@ -6,8 +6,11 @@
     run.signal                   # a Polars frame: one row per label, with its trust, flag and reasons
 
     signal = bpals.load_signal("audit")
+    bpals.targets(signal)        # soft targets for each image and finding: train on these
+    bpals.mask(signal)           # labels as 1, 0 or NaN where the label is doubtful
     bpals.weights(signal)        # a weight for each image and finding, for your loss
-    bpals.mask(signal)           # labels as 1, 0 or NaN where the label is not to be trusted
+    bpals.with_targets           # a TorchXRayVision dataset that uses the targets
+    bpals.find_label_issues      # cleanlab's function of arrays, also by patient
     bpals.scorecard              # the signal against radiologists
     bpals.next_reviews("audit")  # what an expert should read next
     bpals.plan_rate              # what to read at random, so that
@@ -15,6 +18,7 @@
 
     bpals.import_reviews("audit", "reads.csv")   # reads from a file, kept; read twice, they are one
     bpals.export_reviews("audit", "out.csv")     # every review, one row per read
+    bpals.export_signal("audit", "signal.csv")   # the signal, for other tools
 
     bpals.run_judge("table:scores.csv")          # an image judge, beside the metadata judge
     bpals.run_probe(images="films")              # one that learns to read images, on a CPU
@@ -30,8 +34,9 @@ from bpals.version import VERSION as __version__  # noqa: N811  the name that ev
 if TYPE_CHECKING:
     from bpals.judges.function import judge
     from bpals.judges.runner.transport import Endpoint
+    from bpals.signal.label_issues import find_label_issues, get_label_quality_scores
     from bpals.signal.queue import Draw
-    from bpals.signal.training import mask, weights
+    from bpals.signal.training import mask, targets, weights, with_targets
     from bpals.signal.value import Worth
     from bpals.tasks.audit import Run, audit, load_signal
     from bpals.tasks.compare import compare
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
     from bpals.tasks.probe import run_probe
     from bpals.tasks.rate import plan_rate, rate
     from bpals.tasks.reading_list import next_reviews
-    from bpals.tasks.review_files import export_reviews, import_reviews, load_reviews
+    from bpals.tasks.review_files import export_reviews, export_signal, import_reviews, load_reviews
     from bpals.tasks.score import scorecard
 
 __all__ = [
@@ -52,6 +57,9 @@ __all__ = [
     "audit",
     "compare",
     "export_reviews",
+    "export_signal",
+    "find_label_issues",
+    "get_label_quality_scores",
     "import_reviews",
     "judge",
     "load_reviews",
@@ -63,7 +71,9 @@ __all__ = [
     "run_judge",
     "run_probe",
     "scorecard",
+    "targets",
     "weights",
+    "with_targets",
 ]
 
 
@@ -74,10 +84,14 @@ def __getattr__(name: str) -> Any:  # noqa: C901, PLR0911, PLR0912  one case per
             from bpals.tasks import audit
 
             return getattr(audit, name)
-        case "mask" | "weights":
+        case "targets" | "mask" | "weights" | "with_targets":
             from bpals.signal import training
 
             return getattr(training, name)
+        case "find_label_issues" | "get_label_quality_scores":
+            from bpals.signal import label_issues
+
+            return getattr(label_issues, name)
         case "scorecard":
             from bpals.tasks import score
 
@@ -98,7 +112,7 @@ def __getattr__(name: str) -> Any:  # noqa: C901, PLR0911, PLR0912  one case per
             from bpals.tasks import rate
 
             return getattr(rate, name)
-        case "import_reviews" | "export_reviews" | "load_reviews":
+        case "import_reviews" | "export_reviews" | "load_reviews" | "export_signal":
             from bpals.tasks import review_files
 
             return getattr(review_files, name)

@@ -167,10 +167,12 @@ class SignalKind(Kind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportKind(Kind):
-    """A format of reviews as files."""
+    """A format of reviews, and maybe of a signal, as files."""
 
     write: Callable[..., Any]
     """A function of the table of reviews and what is known of their images, that gives files as `Written`."""
+    write_signal: Callable[..., Any] | None = None
+    """A function of rows of a signal that gives files as `Written`; None for a format of reviews alone."""
     read: Callable[[bytes, str], Any] | None = None
     """A function of a file's content and name that gives `Found`; None for a format that is only written."""
     read_folder: Callable[[Mapping[str, bytes], str], Any] | None = None

@@ -26,9 +26,11 @@ from bpals.findings import Group, Vocabulary
 SAYS = pl.Enum(["present", "absent", "uncertain"])
 KIND = pl.Enum(["image", "record"])
 OUTCOME = pl.Enum(["answered", "abstained", "refused", "unparsed", "unsupported", "failed"])
-FLAG = pl.Enum(["likely_mislabelled", "suspect", "hard", "trusted", "unjudged"])
+FLAG = pl.Enum(["likely_mislabelled", "suspect", "hard", "unverified", "trusted", "unjudged", "confirmed", "rejected"])
 DEVICES = pl.Enum(["present", "absent", "unknown"])
 VERDICT = pl.Enum(["present", "absent", "uncertain", "unreadable"])
+SETTLED_AS = pl.Enum(["present", "absent"])
+VERDICT_BY = pl.Enum(["readers", "adjudicated"])
 
 Outcome = Literal["answered", "abstained", "refused", "unparsed", "unsupported", "failed"]
 Polarity = Literal["present", "absent"]
@@ -158,7 +160,7 @@ REVIEWS = pl.Schema(
         "image_id": pl.String(),
         "finding": pl.String(),  # a finding of the vocabulary, or the name of a group
         "reader": pl.String(),
-        "verdict": VERDICT,  # a hedge is `uncertain`; a film nobody can read is `unreadable`
+        "verdict": VERDICT,  # `uncertain`: the reader would not say; `unreadable`: nobody could, on this image
         "inclusion": pl.Float64(),  # chance with which the pair was drawn to be read; null where nobody knows
     }
 )
@@ -166,6 +168,17 @@ REVIEWS = pl.Schema(
 
 SETTLED = pl.Schema({"image_id": pl.String(), "finding": pl.String(), "settled": pl.Float64()})
 """What a disagreement was settled to by people who saw each other's opinions: 1 is present, 0 absent."""
+
+
+SETTLED_COLUMNS = pl.Schema(
+    {
+        "verdict": SETTLED_AS,
+        "verdict_by": VERDICT_BY,
+        "readers_present": pl.Int32(),
+        "readers_absent": pl.Int32(),
+    }
+)
+"""The columns of a signal that an audit before 0.6.0 did not write: null in such a table."""
 
 
 def signal_schema(findings: tuple[str, ...]) -> pl.Schema:
@@ -182,6 +195,10 @@ def signal_schema(findings: tuple[str, ...]) -> pl.Schema:
             "agreement": pl.Float64(),
             "answered": pl.Int32(),
             "flag": FLAG,
+            "verdict": SETTLED_AS,  # what people settled; null where nobody read, or reads settle nothing
+            "verdict_by": VERDICT_BY,  # most of two or more readers, or an adjudicated label; null without a verdict
+            "readers_present": pl.Int32(),  # readers who say present; a hedge is no vote
+            "readers_absent": pl.Int32(),
             "reasons": pl.List(pl.String),
             "review_rank": pl.Int64(),
             "devices": DEVICES,
@@ -232,6 +249,8 @@ class Reference:
     groups: tuple[Group, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
+    votes: pl.DataFrame | None = None
+    """Where the truth is a vote of readers, no adjudication: `image_id, finding`, and how many said `yes` and `no`."""
     positives_only: bool = False
     """True where every pair is a confirmed presence, so that no error can be scored."""
 
@@ -271,6 +290,8 @@ class Experts:
     reviews: Reviews | None = None
     random_sample: Reference | None = None
     """Labels of a random sample of the audited images."""
+    prior: Any = None
+    """A fit on expert labels elsewhere (`signal.prior.ExpertCalibration`), from which the fit here starts."""
     notices: tuple[Notice, ...] = ()
 
     @property

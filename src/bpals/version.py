@@ -1,3 +1,3 @@
 """The version of this package: the packaging, the run record and `bpals --version` read it here."""
 
-VERSION = "0.5.2"
+VERSION = "0.6.0.dev0"

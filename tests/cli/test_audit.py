@@ -80,6 +80,23 @@ def test_what_was_odd_is_noted_beside_the_output(capsys, words, tmp_path):
     assert shown.err == "".join(f"note: {notice['message']}\n" for notice in record["notices"])
 
 
+def test_a_dataset_without_patients_is_noted_on_the_terminal(capsys, words, tmp_path):
+    """Not only in the report; with the line that mends the mapping, and nothing where patients are named."""
+    mapping = Path(words[3]).read_text(encoding="utf-8")
+    named = next(line for line in mapping.splitlines() if line.startswith("patient = "))
+    (tmp_path / "alone.toml").write_text(mapping.replace(named, ""), encoding="utf-8")
+    line = ["audit", *words[:2], "--mapping", str(tmp_path / "alone.toml"), "--workspace", str(tmp_path / "audit")]
+    assert obey(line) == 0
+    notes = [note for note in capsys.readouterr().err.splitlines() if "names no patient" in note]
+    assert len(notes) == 1
+    assert mentions(notes[0], "note: ", '[columns] patient = "COLUMN"')
+    codes = {notice["code"]: notice["count"] for notice in Workspace(tmp_path / "audit").run["notices"]}
+    assert codes["no_patient_column"] == 600
+    assert "names no patient" in (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
+    assert obey(["audit", *words, "--workspace", str(tmp_path / "with")]) == 0
+    assert "names no patient" not in capsys.readouterr().err
+
+
 def test_an_unknown_source_is_answered_with_the_nearest(capsys, tmp_path):
     """A slip of the finger is named, and nothing is made."""
     shown = refusal(capsys, "--source", "nhi", "--workspace", tmp_path / "audit")
@@ -214,37 +231,116 @@ def test_with_image_judges_a_trust_is_not_said_to_fit_the_record_alone(capsys, t
     assert mentions(capsys.readouterr().out, "record", "image judges")
 
 
-def test_members_of_a_group_are_dashes_and_the_group_has_a_line(capsys):
-    """0 would say that none is wrong; only the group was read."""
-    schema = {"finding": pl.String, "says": pl.String, "trust": pl.Float64, "flag": pl.String}
+SCHEMA = {"finding": pl.String, "says": pl.String, "trust": pl.Float64, "flag": pl.String}
+
+
+def made_run(basis, **changes):
+    """A finished audit of two findings and a group, as far as the terminal needs it."""
+    share = {"labels": 2, "share": 0.43, "low": 0.352, "high": 0.52} if basis != "none" else None
+    findings = ("Edema", "Mass", "Nodule or mass")
+    rules = {name: {"present": {"basis": basis, "confirmed": share}} for name in findings}
+    shares = {says: {"flags": {}, "confirmed": share} for says in ("present", "absent")}
     signal = pl.DataFrame(
-        [("Mass", "present", 0.4, "suspect"), ("Edema", "present", 0.9, "trusted")], schema, orient="row"
+        [("Mass", "present", 0.4, "suspect"), ("Edema", "present", 0.9, "trusted"), ("Edema", "absent", 0.1, "hard")],
+        SCHEMA,
+        orient="row",
     )
-    groups = pl.DataFrame([("Nodule or mass", "present", 0.1, "likely_mislabelled")], schema, orient="row")
+    groups = pl.DataFrame([("Nodule or mass", "present", 0.1, "likely_mislabelled")], SCHEMA, orient="row")
     record = {
         "source": {"title": "Made up"}, "images": 2, "refit": None, "reviews": None, "certificates": [], "films": None,
-        "calibration": {"members": {"Mass": "Nodule or mass"}, "findings": {"Nodule or mass": {}}},
+        "judges": [], "values": {"calibrate": {"value": None}}, "calibration": None, "prior": None, "flags": rules,
+        "stated": shares,
     }  # fmt: skip
-    _print(Run(workspace=Path("here"), signal=signal, groups=groups, record=record))
+    return Run(workspace=Path("here"), signal=signal, groups=groups, record=record | changes)
+
+
+PRIOR = {
+    "name": "made-up-1", "labels": 13514, "images": 2862, "truth": "what most would say, not what the patient has",
+    "extrapolates": {"views": {"AP": ["Edema", "Mass"]}, "few_presences": ["Edema"]},
+}  # fmt: skip
+
+
+def printed(capsys, run):
+    """The lines, and the cells of each row of the table."""
+    _print(run)
     told = capsys.readouterr().out
-    rows = {
-        line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
-        for line in told.splitlines()
-        if "│" in line
-    }
-    assert rows["Mass"] == ["1", "0.40", "-", "1", "0", "-"]
-    assert rows["Edema"] == ["1", "0.90", "0", "0", "0", "0"]
-    assert rows["Nodule or mass"] == ["1", "0.10", "1", "0", "0", "0"]
-    assert mentions(told, "-: Mass", "Nodule or mass")
-    assert mentions(told, "No expert label", "Edema")
+    cells = ([cell.strip() for cell in line.split("│")[1:-1]] for line in told.splitlines() if "│" in line)
+    return told, {name: rest for name, *rest in cells}
 
 
-def test_with_experts_it_says_what_is_certified(capsys, tmp_path):
-    """Or that nothing is; never a count of flags without the promise behind it."""
+def test_calibrated_it_says_by_what_and_how_far(capsys):
+    """The share that readers would confirm with its interval, the calibration by name, and where it extrapolates."""
+    told, rows = printed(capsys, made_run("calibrated", prior=PRIOR))
+    assert rows["Mass"] == ["1", "43% (35-52)", "0", "0", "0"]
+    assert rows["Edema"] == ["1", "43% (35-52)", "0", "1", "0"]
+    assert rows["Nodule or mass"] == ["1", "43% (35-52)", "1", "0", "0"]
+    assert mentions(told, "Calibrated by made-up-1", "13,514 expert labels of 2,862 images", "what most would say")
+    assert mentions(told, "extrapolates to AP images of 2 findings", "(Edema)")
+    assert mentions(told, "which are enriched", "no error rate")
+    assert mentions(told, "No presence of Mass is `trusted`")
+    assert "ranked only" not in told
+
+
+def test_what_changed_since_the_last_audit_is_one_line(capsys):
+    """The findings that moved most, by name; nothing of a first audit."""
+    counts = {"Edema": 1, "Mass": 2000, "Hernia": 3, "Nodule": 4}
+    moved = {"labels": 5000, "flag": 2008, "flags": {}, "findings": {name: {"flag": n} for name, n in counts.items()}}
+    told, _ = printed(capsys, made_run("calibrated", prior=PRIOR, changed=moved))
+    assert mentions(told, "2,008 of 5,000 labels have another flag", "Mass 2,000, Nodule 4, Hernia 3.")
+    told, _ = printed(capsys, made_run("calibrated", prior=PRIOR, changed=moved | {"flag": 0, "findings": {}}))
+    assert mentions(told, "no label has another flag")
+    assert "last audit" not in printed(capsys, made_run("calibrated", prior=PRIOR, changed=None))[0]
+
+
+def test_a_finding_that_nobody_knows_is_dashes(capsys):
+    """0 would say that none is wrong."""
+    run = made_run("calibrated", prior=PRIOR)
+    run.record["flags"]["Mass"]["present"] = {"basis": "none", "confirmed": None}
+    assert printed(capsys, run)[1]["Mass"] == ["1", "-", "-", "-", "-"]
+
+
+def test_without_expert_knowledge_labels_are_ranked_only(capsys):
+    """No count of flags that nobody can stand for; groups have no line."""
+    told, rows = printed(capsys, made_run("none"))
+    assert rows == {"Mass": ["1", ".40", "0", "0", "-", "0"], "Edema": ["1", ".90", "0", "1", ".10", "1"]}
+    assert mentions(told, "No expert label was used", "ranked only", "Read some")
+    assert not mentions(told, "enriched")
+
+
+def test_members_of_a_group_that_nobody_read_apart_are_named(capsys):
+    """Their trusts are their own, within that of the group."""
+    fitted = {"pairs": 9, "members": {"Mass": "Nodule or mass"}, "findings": {"Nodule or mass": {}}}
+    told, _ = printed(capsys, made_run("certified", calibration=fitted))
+    assert mentions(told, "9 expert labels given here", "Mass: read only as part of Nodule or mass")
+    assert mentions(told, "may be enriched")
+
+
+def test_what_is_certified_is_said(capsys):
+    """With the share; without a certificate nothing is."""
+    held = {"promise": "precision", "cut": 0.2, "finding": "Mass", "says": "present", "level": 0.8}
+    told, _ = printed(capsys, made_run("certified", prior=PRIOR, certificates=[held, held | {"cut": None}]))
+    assert mentions(told, "Certified", "Mass present 80%")
+    assert "Certified" not in printed(capsys, made_run("calibrated", prior=PRIOR))[0]
+
+
+@pytest.mark.parametrize("basis", ["none", "calibrated"])
+def test_the_table_fits_80_columns(capsys, basis):
+    """Names and counts of NIH's size too."""
+    run = made_run(basis, prior=PRIOR if basis != "none" else None)
+    names = {"Mass": "Pleural_Thickening", "Edema": "Edema"}
+    signal = run.signal.with_columns(pl.col("finding").replace(names))
+    run.record["flags"]["Pleural_Thickening"] = run.record["flags"]["Mass"]
+    wide = Run(workspace=run.workspace, signal=pl.concat([signal] * 120_000), groups=run.groups, record=run.record)
+    told, _ = printed(capsys, wide)
+    assert max(len(line) for line in told.splitlines() if set(line) & set("│┃┡└┏")) <= 80
+
+
+def test_with_experts_it_says_what_they_are(capsys, tmp_path):
+    """Never a count of flags without what stands behind it."""
     words = ["--source", made_judges.SOURCE, "--mapping", made_judges.MAPPING, "--calibrate", made_judges.EXPERTS]
     assert obey(["audit", *words, "--workspace", str(tmp_path / "audit")]) == 0
     told = capsys.readouterr().out
-    assert "certified" in told or mentions(told, "likely mislabelled", "at least")
+    assert mentions(told, "Calibrated by", "expert labels given here")
     assert "No expert label" not in told
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 
+import polars as pl
 import pytest
 
 from bpals.cli.main import obey
@@ -80,6 +81,19 @@ def test_two_that_cannot_be_told_apart_are_not_ranked(judged, capsys):
     assert mentions(shown, "1.00 independent")
 
 
+def test_a_judge_without_a_signal_is_named_in_place_of_a_worth(judged, capsys):
+    """In the headline, in every row of the table, and on the page."""
+    assert obey(typed(judged, "sharp", "blind")) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("no signal: B") == 4
+    assert "No signal, so no worth: B" in shown
+    assert "independent judges" not in shown
+    page = (judged / "compare-sharp-blind.html").read_text(encoding="utf-8")
+    assert "No signal, so no worth: B" in page
+    # Beside each AUROC, and in place of each worth.
+    assert page.count("no signal: B") == 8
+
+
 def test_json_is_all_that_is_printed_and_has_no_nan(judged, capsys, tmp_path):
     """A program can read it, for judges of every sort; the page is written where it was said."""
     for words in (("stub", "blind"), ("sharp", "blunt", "--reference", EXPERTS)):
@@ -154,6 +168,24 @@ def test_the_card_says_who_it_is_and_what_it_is_worth(judged, capsys):
     assert "[" not in shown
 
 
+def test_the_card_says_where_the_labels_stood_in_for_the_experts(judged, capsys, tmp_path):
+    """A finding that no expert read, and one that they read on too few images."""
+    known = made_judges.truth().filter(finding="Effusion")
+    few = known.head(8).with_columns(finding=pl.lit("Cardiomegaly"))
+    pl.concat([known, few]).select("image_id", "finding", pl.col("present").cast(pl.Int8)).write_csv(tmp_path / "e.csv")
+    line = ["judge", "card", "sharp", "--workspace", str(judged), "--reference", f"table={tmp_path / 'e.csv'}"]
+    assert obey(line) == 0
+    shown = capsys.readouterr()
+    against = {row.split()[0]: row.split()[1] for row in shown.out.splitlines() if row.rstrip().endswith("signal")}
+    assert against == {"Cardiomegaly": "labels", "Effusion": "experts", "Pneumothorax": "labels"}
+    assert mentions(shown.err, "note: no expert label of Pneumothorax", "dataset's labels")
+    assert mentions(shown.err, "note: too few expert labels of Cardiomegaly", "dataset's labels")
+    assert obey([*line, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["notices"]) == 2
+    assert obey(line[:-2]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_the_card_can_be_read_by_a_program(judged, capsys):
     """`--json`, without NaN; an unknown judge is one line."""
     assert obey(["judge", "card", "blind", "--workspace", str(judged), "--json"]) == 0
@@ -192,6 +224,6 @@ def test_a_card_has_no_empty_values_and_no_comma_in_a_seed(judged, capsys):
     assert obey(["judge", "run", f"table:{scores}", "--workspace", str(judged)]) == 0
     capsys.readouterr()
     assert obey(["judge", "card", "one", "--workspace", str(judged)]) == 0
-    verdicts = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if " claims " in line}
+    verdicts = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if " labels " in line}
     assert "too few" in verdicts["Effusion"]
     assert "not asked" in verdicts["Cardiomegaly"]

@@ -49,6 +49,36 @@ def test_from_a_plan_to_a_rate(place, capsys):
     assert all(len(line) <= 110 for line in told.out.splitlines() if "│" in line or "─" in line)
 
 
+def test_one_interval_is_printed_and_the_other_on_request(place, capsys):
+    """For one look by default, at any time with --any-time; JSON has both."""
+    assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "60"]) == 0
+    fill(place / "reads.csv")
+    capsys.readouterr()
+    line = ["rate", "--reviews", "reads.csv"]
+    assert obey([*line, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["rates"][0]
+    spans = {(): rate._span(row), ("--any-time",): rate._span(row, "anytime_low", "anytime_high")}
+    assert len(set(spans.values())) == 2
+    for flags, span in spans.items():
+        assert obey([*line, *flags]) == 0
+        told = capsys.readouterr().out
+        assert span in told
+        assert not any(other in told for other in spans.values() if other != span)
+        assert ("--any-time" in told) is not bool(flags)
+
+
+def test_an_interval_for_any_time_needs_a_plan(place, capsys):
+    """Reads that were drawn otherwise have no order; nothing is written."""
+    pairs = pl.read_parquet(place / "audit" / "claims.parquet").filter(finding="Effusion").head(60)
+    pairs.select("image_id", "finding", verdict=pl.lit("absent"), reader=pl.lit("Ann")).write_csv("own.csv")
+    line = ["rate", "--reviews", "own.csv", "--simple-random"]
+    assert obey(line) == 0
+    assert "--any-time" not in capsys.readouterr().out
+    assert obey([*line, "--any-time", "--out", "out.csv"]) == 2
+    assert mentions(capsys.readouterr().err, "--any-time", "bpals rate plan")
+    assert not (place / "out.csv").exists()
+
+
 @pytest.mark.usefixtures("place")
 def test_a_plan_that_adds_to_another_names_both_lists(capsys):
     """Of the second list alone most of what was drawn is unread."""

@@ -1,16 +1,22 @@
 """`bpals review export` and `bpals review import`, typed."""
 
+import contextlib
 import json
+import re
 import shutil
 
+import polars as pl
 import pytest
 
 import bpals
+import shape
 from bpals.cli.main import obey
-from world import datasets
+from world import datasets, made_judges
 from world.words import mentions
 
 SHEET = "image_id,reader,Effusion,Fracture\n{0},ann,YES,NO\n{1},ann,NO,YES\n{0},bob,HEDGE,\n"
+LISTS = (shape.ROOT / "docs" / "lists.md").read_text(encoding="utf-8")
+"""The page that says which file feeds which command."""
 
 
 @pytest.fixture
@@ -87,3 +93,52 @@ def test_several_files_of_reads_are_heard_together(home, tmp_path, capsys):
     run = json.loads((home / "run.json").read_text())
     assert run["values"]["reviews"]["value"] == [str(tmp_path / "sheet.csv"), str(tmp_path / "more.csv")]
     assert set(run["reviews"]["inputs"]) == {"sheet.csv", "more.csv"}
+
+
+def fill(file):
+    """Fill in a reading list with the experts' word, as bpals writes it."""
+    listed = pl.read_csv(file, infer_schema=False)
+    known = listed.drop("verdict", "reader").join(
+        made_judges.truth(), on=["image_id", "finding"], maintain_order="left"
+    )
+    word = pl.when("present").then(pl.lit("present")).otherwise(pl.lit("absent"))
+    known.select("image_id", "finding", reader=pl.lit("ann"), verdict=word).write_csv(file)
+
+
+def read_by(name):
+    """The commands that docs/lists.md says read a file."""
+    row = next(line for line in LISTS.splitlines() if line.startswith(f"|**{name}**"))
+    return re.findall(r"`([^`]+)`", row.split("|")[4])
+
+
+@pytest.fixture(scope="module")
+def lists(films_audit, tmp_path_factory):
+    """The files of docs/lists.md, made as it says, beside the audit that they are about."""
+    folder = tmp_path_factory.mktemp("lists")
+    shutil.copytree(films_audit, folder / "audit")
+    with contextlib.chdir(folder):
+        assert obey(["review", "next", "--n", "150", "--random-share", "0.9", "--out", "list.csv"]) == 0
+        fill("list.csv")
+        assert obey(["rate", "plan", "--findings", "Effusion", "--reads", "60", "--out", "reads.csv"]) == 0
+        fill("reads.csv")
+        assert obey(["rate", "--reviews", "reads.csv", "--out", "reviews.csv"]) == 0
+        assert obey(["review", "import", "list.csv"]) == 0
+        assert obey(["review", "export", "--out", "out.csv"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("reading list", "list.csv"), ("rate list", "reads.csv"), ("rated reads", "reviews.csv"), ("export", "out.csv")],
+)
+def test_every_command_reads_the_files_that_the_docs_say(lists, tmp_path, monkeypatch, capsys, name, file):
+    """And each file has the four words of a verdict, whoever wrote it."""
+    shutil.copytree(lists, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    assert set(pl.read_csv(file)["verdict"]) <= {"present", "absent", "uncertain", "unreadable"}
+    if name != "rate list":
+        # Where a plan is, only its own list gives a rate.
+        (tmp_path / "here" / "audit" / "rate-plan.parquet").unlink()
+    assert read_by(name)
+    for command in read_by(name):
+        assert obey([*command.split(), file]) == 0, capsys.readouterr().err

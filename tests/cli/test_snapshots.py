@@ -14,7 +14,8 @@ from world.snapshots import assert_snapshot
 
 pytestmark = pytest.mark.quick
 HELP = (
-    [], ["audit"], ["score"], ["doctor"], ["rate"], ["rate", "plan"],
+    [], ["audit"], ["calibration"], ["calibration", "fit"], ["calibration", "show"], ["calibration", "check"],
+    ["score"], ["doctor"], ["rate"], ["rate", "plan"],
     ["judge"], ["judge", "run"], ["judge", "list"], ["judge", "status"], ["judge", "card"], ["judge", "compare"],
     ["judge", "merge"], ["probe"], ["probe", "build"], ["review"], ["review", "next"], ["review", "progress"],
     ["review", "export"], ["review", "import"], ["review", "serve"], ["review", "verify-log"], ["review", "account"],

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import shape
-from bpals.cli.terminal import LiveLine, given_files, line_of, span
+from bpals.cli.terminal import LiveLine, fitting, given_files, line_of, sheet, span
 from bpals.judges.runner.progress import Snapshot
 from bpals.types import Usage
 from world.snapshots import assert_snapshot
@@ -108,3 +109,25 @@ def test_one_file_is_heard():
 def test_several_files_are_all_heard():
     """In the order in which they were named."""
     assert given_files([Path("a.csv"), Path("b.csv")]) == [Path("a.csv"), Path("b.csv")]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_table_that_is_too_wide_is_cut_into_several(capsys, columns):
+    """Each has the names, every figure is whole and there once, and the title stands on top."""
+    numbers = [f"figure {place}" for place in range(8)]
+    rows = [[name, *(f"+.{place}23 (+.1 to +.2)" for place in range(8))] for name in ("Pleural_Thickening", "Edema")]
+    console = Console(width=columns)
+    parts = list(fitting(sheet("A title", ["finding"], numbers, rows), console))
+    console.print(*parts)
+    told = capsys.readouterr().out
+    assert len(parts) > 1
+    assert max(len(line) for line in told.splitlines()) <= columns
+    assert told.count("Pleural_Thickening") == told.count("Edema") == len(parts)
+    assert [told.count(word) for word in (*numbers, "A title")] == [1] * 9
+    assert [told.count(f"+.{place}23 (+.1 to +.2)") for place in range(8)] == [2] * 8
+
+
+def test_a_table_that_fits_is_left_as_it_is():
+    """In one piece."""
+    table = sheet("A title", ["finding"], ["n"], [["Edema", "1"]])
+    assert list(fitting(table, Console(width=80))) == [table]

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 import shape
+from bpals.errors import UsageError
 from bpals.findings import Vocabulary
 from bpals.images.collection import open_index
 from bpals.images.stream import FeatureSpec, image_features
@@ -181,6 +182,23 @@ def test_a_flipped_claim_leaves_no_trace_below_the_last_decimal_either(seen):
     )
     assert np.array_equal(before[:, here], after[:, here], equal_nan=True)
     assert not np.array_equal(before[:, ~here], after[:, ~here], equal_nan=True)
+
+
+def test_targets_that_are_the_labels_give_the_answers_of_the_labels(seen, answers):
+    """Soft targets are fitted as labels are; a probe that is given what it was not made for is refused."""
+    images, claims, features, _ = seen
+    states = record.state_matrix(images, claims, WORDS)
+    fold = record.fold_of(patients(images).to_numpy().astype(np.str_), 5)
+    same = np.where(np.isin(states, (0, 1)), states, np.nan)
+    targets = np.stack([np.where((fold == number)[:, None], np.nan, same) for number in range(5)])
+    soft = ProbeJudge(targets="signal").read(images, claims, WORDS, features, targets=targets)
+    answered = answers["p_present"].is_not_null()
+    assert (soft["p_present"] - answers["p_present"]).abs().max() < 2e-6
+    assert (soft["p_present"].is_not_null() == answered).all()
+    with pytest.raises(UsageError):
+        ProbeJudge().read(images, claims, WORDS, features, targets=targets)
+    with pytest.raises(UsageError):
+        ProbeJudge(targets="signal").read(images, claims, WORDS, features)
 
 
 def test_a_rare_finding_is_unsupported_and_says_why(seen, answers):

@@ -11,7 +11,7 @@ from bpals.findings import Vocabulary
 from bpals.report.page import Page
 from bpals.score.intervals import Resampling
 from bpals.testing import tiny_film
-from bpals.types import DEVICES, FLAG, IMAGES, SAYS, Dataset, Notice, claims_schema, signal_schema
+from bpals.types import DEVICES, FLAG, IMAGES, SAYS, SETTLED_COLUMNS, Dataset, Notice, claims_schema, signal_schema
 from world import made_judges
 
 FINDINGS = ("Effusion", "Nodule", "Pleural_Thickening")
@@ -93,6 +93,7 @@ def make_signal(dataset, seed=0):
             "agreement": np.ones(n),
             "answered": pl.Series(np.ones(n), dtype=pl.Int32),
             "flag": flag.cast(FLAG),
+            **{name: pl.Series([None], dtype=kind).new_from_index(0, n) for name, kind in SETTLED_COLUMNS.items()},
             "reasons": pl.Series([[against], [against, alone]]).gather(np.arange(n) % 2),
             "review_rank": (-doubt).rank("ordinal").cast(pl.Int64),
             "devices": pl.Series(["unknown"] * n, dtype=DEVICES),
@@ -101,6 +102,45 @@ def make_signal(dataset, seed=0):
         },
         schema=signal_schema(dataset.vocabulary.findings),
     )
+
+
+def make_flags(findings=FINDINGS, basis="calibrated"):
+    """The rules and shares of a run record; without expert knowledge there is no share."""
+    known = basis != "none"
+    stated = {
+        "likely_mislabelled": {"labels": 5, "wrong": 0.84, "low": 0.7, "high": 0.93},
+        "trusted": {"labels": 20, "wrong": 0.12, "low": 0.07, "high": 0.2},
+    }
+    shares = {
+        says: {"labels": 25, "share": 0.61 + at / 10, "low": 0.5 + at / 10, "high": 0.7 + at / 10}
+        for at, says in enumerate(("present", "absent"))
+    }
+    cuts = {"basis": basis, "trusted_from": 0.8 if known else None, "words": f"by the basis {basis}"}
+    rules = {
+        finding: {
+            says: cuts | {"stated": stated if known else {}, "confirmed": shares[says] if known else None}
+            for says in shares
+        }
+        for finding in findings
+    }
+    whole = {
+        says: {"flags": stated if known else {}, "confirmed": share if known else None}
+        for says, share in shares.items()
+    }
+    return {"flags": rules, "stated": whole, "prior": PRIOR if basis == "calibrated" else None}
+
+
+PRIOR = {
+    "name": "made-up-1",
+    "labels": 13514,
+    "images": 2862,
+    "truth": "what most radiologists who see this image alone would say, not what the patient has",
+    "terms": "research and education",
+    "commercial_use": "no",
+    "citations": [],
+    "findings": {"Effusion": {"labels": 448, "presences": 12, "errors": 42, "views": {"PA": 448}}},
+    "extrapolates": {"views": {"AP": ["Effusion"]}, "few_presences": ["Effusion"]},
+}
 
 
 def make_run(**changes):
@@ -128,7 +168,7 @@ def make_run(**changes):
         "packages": {"numpy": "2.4.6"},
         "judges": [card],
         "calibration": None,
-        "flags": {"rule": "The least trusted 5 % are likely mislabelled.", "Effusion": {"present": {"below": 0.3}}},
+        **make_flags(),
         "notices": [{"code": "odd", "count": 1, "message": "1 odd thing was read on from."}],
         "seconds": 41.3,
     }
@@ -160,6 +200,7 @@ CALIBRATION = {
     "reference": "four-findings",
     "split": "val",
     "pairs": 120,
+    "images": 118,
     "findings": {"Nodule or mass": {"n": 120, "errors": 9, "design": "logit, claim"}},
     "method": "ridge logistic regression",
 }
@@ -209,8 +250,27 @@ def signal(dataset):
 
 @pytest.fixture(scope="session")
 def page(dataset, signal):
-    """What a plain audit shows."""
+    """What an audit shows that started from an expert calibration."""
     return Page(dataset=dataset, signal=signal, groups=None, run=make_run())
+
+
+@pytest.fixture(scope="session")
+def pictured_page(page):
+    """The same where the workspace knows its images: every third is broken, and every fifth is not at hand."""
+
+    def read_images(image_ids):
+        pictures = [tiny_film(seed=at).png if at % 3 else "the file is truncated" for at in range(len(image_ids))]
+        return {name: each for at, (name, each) in enumerate(zip(image_ids, pictures, strict=True)) if at % 5}
+
+    return dataclasses.replace(page, read_images=read_images)
+
+
+@pytest.fixture(scope="session")
+def ranked_page(dataset, signal):
+    """What an audit shows without any expert knowledge: every label is unverified, or hard."""
+    flag = pl.when(pl.col("flag") == "hard").then(pl.lit("hard")).otherwise(pl.lit("unverified"))
+    run = make_run(**make_flags(basis="none"))
+    return Page(dataset=dataset, signal=signal.with_columns(flag=flag.cast(FLAG)), groups=None, run=run)
 
 
 @pytest.fixture(scope="session")
@@ -219,7 +279,8 @@ def calibrated_page(dataset, signal):
     groups = signal.filter(pl.col("finding") == "Nodule").with_columns(
         finding=pl.lit("Nodule or mass").cast(pl.Enum(["Nodule or mass"]))
     )
-    run = make_run(calibration=CALIBRATION, judges=[*make_run()["judges"], make_judge()])
+    rules = make_flags((*FINDINGS, "Nodule or mass"), basis="certified")
+    run = make_run(calibration=CALIBRATION, judges=[*make_run()["judges"], make_judge()], **rules)
     return Page(dataset=dataset, signal=signal, groups=groups, run=run, scores=make_scores(), reliability=RELIABILITY)
 
 
@@ -254,15 +315,22 @@ def hostile_page():
         reasons=pl.lit([f"{attack}: {attack}"]), flag=pl.lit("suspect").cast(FLAG)
     )
     run = make_run(
-        command=attack,
-        commit=attack,
-        packages={attack: attack},
-        judges=[dict.fromkeys(make_run()["judges"][0], attack)],
-        values={attack: {"value": attack, "given": attack, "reason": attack}},
-        flags={"rule": attack, attack: {attack: attack}},
-        notices=[{"code": attack, "count": 1, "message": attack}],
-        calibration={**CALIBRATION, "reference": attack, "method": attack, "findings": {attack: {"n": 1, "errors": 0}}},
-    )
+        **make_flags(findings),
+    ) | {
+        "command": attack,
+        "commit": attack,
+        "packages": {attack: attack},
+        "judges": [dict.fromkeys(make_run()["judges"][0], attack)],
+        "values": {attack: {"value": attack, "given": attack, "reason": attack}},
+        "notices": [{"code": attack, "count": 1, "message": attack}],
+        "prior": {**PRIOR, **dict.fromkeys(("name", "truth", "terms"), attack), "findings": {attack: {"labels": 1}}},
+        "calibration": {
+            **CALIBRATION,
+            "reference": attack,
+            "method": attack,
+            "findings": {attack: {"n": 1, "errors": 0}},
+        },
+    }
     scores = [{**row, "finding": attack, "reference": attack} for row in make_scores(("x",))]
     return Page(dataset=dataset, signal=signal, groups=None, run=run, scores=scores)
 
@@ -312,6 +380,7 @@ class Makers:
     dataset = staticmethod(make_dataset)
     signal = staticmethod(make_signal)
     run = staticmethod(make_run)
+    flags = staticmethod(make_flags)
     judge = staticmethod(make_judge)
     scores = staticmethod(make_scores)
     reliability = RELIABILITY
@@ -322,4 +391,5 @@ class Makers:
     def page(dataset, signal=None, **changes):
         """The page of a dataset."""
         made = make_signal(dataset) if signal is None else signal
-        return Page(dataset=dataset, signal=made, groups=None, run=make_run(), **changes)
+        run = make_run(**make_flags(dataset.vocabulary.findings))
+        return Page(dataset=dataset, signal=made, groups=None, run=run, **changes)

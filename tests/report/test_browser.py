@@ -21,7 +21,8 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 PAGES = [
-    "page", "calibrated_page", "patientless_page", "hostile_page", "scorecard", "comparison", "hostile_comparison",
+    "page", "pictured_page", "calibrated_page", "patientless_page", "hostile_page", "scorecard", "comparison",
+    "hostile_comparison",
 ]  # fmt: skip
 WIDTHS = {"phone": 390, "desk": 1280}
 PAPER_PX = 687
@@ -131,7 +132,7 @@ def test_a_row_of_a_table_is_a_card_on_a_phone(browser, files):
     with opened(browser, files / "calibrated_page.html", WIDTHS["phone"]) as window:
         assert not any(window.evaluate(cells))
         label = "getComputedStyle(document.querySelector('td.trust'), '::before').content"
-        assert window.evaluate(label) == '"median trust"'
+        assert window.evaluate(label) == '"readers would reject"'
         window.set_viewport_size({"width": WIDTHS["desk"], "height": 844})
         assert all(window.evaluate(cells))
 
@@ -207,3 +208,20 @@ def test_the_strip_draws_the_timeline_that_the_record_tells(browser, files, page
     assert left == sorted(left)
     assert [re.search(r"says-(\w+)", c).group(1) for c in classes] == told["says"].to_list()[start : start + 21]
     assert [i for i, c in enumerate(classes) if "asked" in c] == [at - start]
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_images_stand_beside_the_strips_and_are_small(browser, files, width):
+    """They are decoded from the page itself, three in a row, and one that is missing takes a line."""
+    with opened(browser, files / "pictured_page.html", width) as window:
+        window.evaluate(OPEN_ALL)
+        sizes = window.evaluate(
+            "[...document.querySelectorAll('.films img')].map(i => [i.naturalWidth, i.getBoundingClientRect().width])"
+        )
+        missing = window.evaluate(
+            "[...document.querySelectorAll('.films .no-film')].map(e => e.getBoundingClientRect().height)"
+        )
+    assert len(sizes) > 6
+    assert all(natural > 0 and 80 < drawn < 200 for natural, drawn in sizes)
+    assert missing
+    assert max(missing) < 80

@@ -3,7 +3,8 @@
 import polars as pl
 import pytest
 
-from bpals.report.cases import OVERALL, PER_FINDING, WINDOW, cases, sentence
+from bpals.report.cases import MOST_PICTURES, NOT_AT_HAND, OVERALL, PER_FINDING, WINDOW, cases, sentence
+from bpals.testing import tiny_film
 from bpals.types import FLAG, IMAGES
 
 pytestmark = pytest.mark.quick
@@ -123,3 +124,57 @@ def test_a_reason_is_shown_without_its_code():
     """The code is for programs; a colon inside the sentence stays."""
     assert sentence("alone: no other image: none") == "no other image: none"
     assert sentence("odd") == "odd"
+
+
+def test_the_image_in_question_stands_between_its_neighbours(small):
+    """In the order of the strip, each with its label; the one in question is marked."""
+    dataset, signal = one_patient(small, 5, doubted=3)
+    films = [f"film_{number:05}" for number in (3, 2, 1)]
+    read = {name: tiny_film(seed=at).png for at, name in enumerate(films)}
+    case = cases(dataset.images, signal, ("Mass",), read_images=lambda _: read).present[0]
+    assert [picture.caption for picture in case.pictures] == [
+        "Image 3: labelled absent", "Image 4: labelled present", "Image 5: labelled absent",
+    ]  # fmt: skip
+    assert [picture.in_question for picture in case.pictures] == [False, True, False]
+    assert all(picture.source.startswith("data:image/png;base64,") and not picture.why for picture in case.pictures)
+    assert case.shown
+
+
+def test_an_image_that_cannot_be_shown_says_why_and_its_neighbours_are_left_out(small):
+    """A broken image has its reason; one that nobody has is not at hand."""
+    dataset, signal = one_patient(small, 5, doubted=3)
+    broken = {"film_00002": "the file is truncated", "film_00001": "the file is empty"}
+    for read, why in ((broken, "the file is truncated"), ({}, NOT_AT_HAND)):
+        case = cases(dataset.images, signal, ("Mass",), read_images=lambda _, read=read: read).present[0]
+        assert [(picture.source, picture.why) for picture in case.pictures] == [("", why)]
+        assert not case.shown
+
+
+def test_images_are_read_once_those_in_question_first_and_no_more_than_a_page_may_hold(small):
+    """A hundred findings would ask for 1,200 images."""
+    images = small.images(patients=90, longest=5)
+    findings = tuple(f"Finding_{number}" for number in range(100))
+    dataset = small.dataset(images, [("present",) * 100] * images.height, findings=findings)
+    signal = small.signal(dataset).with_columns(flag=pl.lit("suspect").cast(FLAG))
+    asked = []
+    shown = cases(images, signal, findings, read_images=lambda ids: asked.append(list(ids)) or {})
+    (wanted,) = asked
+    assert len(wanted) == len(set(wanted)) == MOST_PICTURES
+    in_question = [case.image_id for case in shown.present]
+    assert wanted[: len(in_question)] == sorted(in_question, key=wanted.index)
+    assert shown.pictures == 0
+
+
+def test_without_images_no_case_has_a_picture(page, patientless_page):
+    """Nobody told the workspace where they are; an image without a patient has no neighbour."""
+    shown = cases(page.dataset.images, page.signal, page.dataset.vocabulary.findings)
+    assert all(case.pictures == () for case in (*shown.present, *shown.absent))
+    nameless = patientless_page.dataset
+    seen = cases(
+        nameless.images,
+        patientless_page.signal,
+        nameless.vocabulary.findings,
+        read_images=lambda ids: dict.fromkeys(ids, tiny_film().png),
+    )
+    assert [picture.caption for picture in seen.present[0].pictures] == ["This image: labelled present"]
+    assert seen.pictures > 0

@@ -7,11 +7,12 @@ from markupsafe import Markup
 
 from bpals.report import charts
 from bpals.report.cases import Film, Strip
-from bpals.report.charts import Scale, Series, Span, box, element, number, percent, picture, words
+from bpals.report.charts import Scale, box, element, number, percent, picture, words
+from bpals.report.scorecard_page import Series, curves
 from bpals.report.wording import FLAGS
 from world.words import mentions
 
-FLAG_COUNTS = {"likely_mislabelled": 5, "suspect": 10, "hard": 15, "trusted": 70, "unjudged": 0}
+FLAG_COUNTS = dict.fromkeys(FLAGS, 0) | {"likely_mislabelled": 5, "suspect": 10, "hard": 15, "trusted": 70}
 
 
 def strip_of(*says, at=0, earlier=0, later=0):
@@ -34,7 +35,7 @@ ALL = {
     "axis": charts.axis(charts.scale([0.1])),
     "hundred": charts.hundred(7, title="Trust", tone="tone-present"),
     "timeline": charts.timeline(strip_of("present", "absent"), title="A patient"),
-    "curves": charts.curves(
+    "curves": curves(
         [Series(name="bpals", tone="method-bpals", points=((0, 0), (1, 1)))],
         x=Scale(top=1, labels=((0, "0"), (1, "1"))),
         y=Scale(top=1, labels=((0, "0"), (1, "1"))),
@@ -59,12 +60,17 @@ def test_the_flag_bar_shows_each_flag_at_its_share():
     """Five of a hundred are five percent of the width, and a flag nobody got is not drawn."""
     chart = charts.flag_bar(FLAG_COUNTS, what="Presences")
     drawn = {flag: widths(chart, f"tone-{flag}") for flag in FLAGS}
-    assert drawn == {"likely_mislabelled": [5], "suspect": [10], "hard": [15], "trusted": [70], "unjudged": []}
+    assert drawn == {flag: [count] if count else [] for flag, count in FLAG_COUNTS.items()}
 
 
 def test_the_flag_bar_tells_its_numbers_in_words():
     """The description holds what the eye sees."""
-    assert "likely mislabelled 5 (5.0" in charts.flag_bar(FLAG_COUNTS, what="Presences")
+    words = charts.flag_bar(FLAG_COUNTS, what="Presences")
+    assert "likely mislabelled 5 (5.0" in words
+    assert "unjudged 0" in words
+    # Without reads the chart does not mention readers.
+    assert "rejected" not in words
+    assert "rejected 3" in charts.flag_bar(FLAG_COUNTS | {"rejected": 3}, what="Presences")
 
 
 def test_the_flag_bar_of_nothing_is_an_empty_track():
@@ -167,7 +173,7 @@ def test_curves_end_where_their_points_end():
     """The first point is at the left, the last at the right end of the scale."""
     found = Series(name="bpals", tone="method-bpals", points=((0, 0), (0.1, 0.5), (0.2, 0.8)), intervals=((0, 0),) * 3)
     scale = Scale(top=0.2, labels=((0, "0"), (0.2, "20 %")))
-    chart = charts.curves([found], x=scale, y=Scale(top=1, labels=((0, "0"), (1, "100 %"))), title="Found", height=200)
+    chart = curves([found], x=scale, y=Scale(top=1, labels=((0, "0"), (1, "100 %"))), title="Found", height=200)
     assert re.findall(r'circle cx="([\d.]+)%" cy="([\d.]+)"', chart) == [("0", "176"), ("50", "96"), ("100", "48")]
     assert chart.count("curve method-bpals") == 2
 
@@ -208,70 +214,3 @@ def test_a_picture_names_and_describes_itself():
 def test_words_are_placed_by_share_of_the_width():
     """Text keeps its size because only its place scales."""
     assert 'x="50%"' in words("5", 0.5, 10)
-
-
-ROW = {
-    "auroc_a": 0.9, "auroc_a_low": 0.85, "auroc_a_high": 0.95, "auroc_b": 0.7, "auroc_b_low": 0.6, "auroc_b_high": 0.8,
-    "auroc_difference": 0.2, "auroc_difference_low": 0.1, "auroc_difference_high": 0.3,
-}  # fmt: skip
-HALF = Span(low=0.5, high=1.0, ticks=(0.5, 0.75, 1.0))
-COUNTS = {"answered": 80, "abstained": 5, "refused": 10, "unparsed": 5, "unsupported": 0, "failed": 0}
-COMPARED = {
-    "two": charts.two(ROW, HALF, figure="auroc", title="AUROC"),
-    "difference": charts.difference(ROW, Span.of_differences([0.3]), figure="auroc", title="A less B"),
-    "share": charts.share(0.6, 0.5, 0.7, title="Error correlation"),
-    "ranks": charts.ranks({"rank_a": 0.99, "rank_b": 0.2}),
-    "outcome_bar": charts.outcome_bar(COUNTS, what="a judge"),
-    "axis": HALF.axis(("B ahead", "A ahead")),
-}
-
-
-@pytest.mark.parametrize("name", COMPARED)
-def test_every_chart_is_an_image_with_a_title_and_without_colours_of_its_own(name):
-    """Nobody is left out who cannot see it; light, dark and print each paint it."""
-    assert re.search(r'<svg role="img"[^>]*><title>[^<]+</title>', COMPARED[name])
-    assert not re.search(r'(fill|stroke)="|#[0-9a-f]{3}', COMPARED[name])
-
-
-def dots(chart):
-    """Where the dots of a chart stand, by tone."""
-    return {tone: float(x) for x, tone in re.findall(r'cx="([\d.]+)%"[^>]*class="(?:mark )?([\w-]+)"', chart)}
-
-
-def test_both_judges_stand_at_their_figures():
-    """On a scale from .5 to 1, .9 is at 80 % and .7 at 40 %."""
-    assert dots(COMPARED["two"]) == {"side-a": 80, "side-b": 40}
-    assert mentions(COMPARED["two"], "A 0.900", "0.850", "0.950", "B 0.700", "0.600", "0.800")
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "tone"), [(0.1, 0.3, "side-a"), (-0.3, -0.1, "side-b"), (-0.1, 0.3, "side-none")]
-)
-def test_a_difference_has_the_colour_of_the_one_that_is_ahead(low, high, tone):
-    """Nobody's where the interval holds 0."""
-    row = {"auroc_difference": (low + high) / 2, "auroc_difference_low": low, "auroc_difference_high": high}
-    chart = charts.difference(row, Span.of_differences([low, high]), figure="auroc", title="A less B")
-    assert list(dots(chart)) == [tone]
-
-
-def test_a_scale_holds_all_that_is_drawn_on_it():
-    """From a tenth below the lowest, round, with zero in the middle of differences."""
-    assert (Span.of_aurocs([0.72, 0.9]).low, Span.of_aurocs([0.38]).low, Span.of_aurocs([]).low) == (0.5, 0.3, 0.5)
-    span = Span.of_differences([-0.03, 0.012])
-    assert (span.low, span.high, span.place(0)) == (-0.05, 0.05, 0.5)
-    assert (span.place(9), span.place(-9)) == (1, 0)
-    assert Span.of_differences([]).high == 0.01
-
-
-def test_the_outcome_bar_shows_each_outcome_at_its_share():
-    """80 of 100 are 80 % of the width, and what did not happen is not drawn; nothing asked is an empty bar."""
-    widths = dict(re.findall(r'width="([\d.]+)%" height="22" class="out-(\w+)"', COMPARED["outcome_bar"]))
-    assert {tone: width for width, tone in widths.items()} == {"answered": "80", "refused": "10", "unparsed": "5"}
-    assert "out-" not in charts.outcome_bar(dict.fromkeys(COUNTS, 0), what="nobody")
-
-
-def test_two_equal_ranks_can_both_be_read():
-    """A stands above the line and B below it; a dot at the edge stays inside."""
-    chart = charts.ranks({"rank_a": 1.0, "rank_b": 1.0})
-    assert dots(chart) == {"side-a": 98, "side-b": 98}
-    assert re.findall(r'y="(\d+)"[^>]*>([AB])<', chart) == [("10", "A"), ("38", "B")]

@@ -10,9 +10,10 @@ from world.snapshots import assert_snapshot, page_text
 pytestmark = pytest.mark.quick
 
 
-def test_the_report(page, calibrated_page, patientless_page):
-    """An audit without experts, one with, and one of a dataset that names no patients."""
+def test_the_report(page, ranked_page, calibrated_page, patientless_page):
+    """By an expert calibration, without experts, with expert labels, and of a dataset that names no patients."""
     assert_snapshot(page_text(render(page)), "page-report")
+    assert_snapshot(page_text(render(ranked_page)), "page-report-ranked")
     assert_snapshot(page_text(render(calibrated_page)), "page-report-calibrated")
     assert_snapshot(page_text(render(patientless_page)), "page-report-patientless")
 

@@ -10,7 +10,7 @@ STYLE = resources.files("bpals.report").joinpath("templates", "style.css").read_
 LIGHT, DARK = (
     dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
 )
-BAR = ["likely", "suspect", "hard", "trusted"]
+BAR = ["rejected", "likely", "suspect", "hard", "unverified", "trusted", "confirmed"]
 """Neighbours in every bar, in this order."""
 
 
@@ -38,7 +38,7 @@ def test_text_can_be_read(scheme, ink, ground):
 
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
-@pytest.mark.parametrize("mark", ["present", "absent", "likely", "suspect"])
+@pytest.mark.parametrize("mark", ["present", "absent", "likely", "suspect", "rejected", "confirmed"])
 def test_marks_stand_out_from_the_paper(scheme, mark):
     """WCAG AA for graphics: 3 to 1."""
     assert contrast(scheme[mark], scheme["paper"]) >= 3

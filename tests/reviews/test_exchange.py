@@ -1,13 +1,15 @@
 """F24: a damaged or strange file of any format is refused in our own words, and never ends in a traceback."""
 
 import contextlib
+import gzip
 import json
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpals.errors import BpalsError
+from bpals.errors import BpalsError, TruthError
 from bpals.reviews import coco, exchange, fiftyone, flat, labelstudio
 from bpals.reviews.exchange import Films
 from world import review_tables
@@ -61,3 +63,37 @@ def test_f24_a_csv_with_something_strange_in_it(data):
     content[at : at + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=5))
     with contextlib.suppress(BpalsError):
         exchange.checked(flat.read_csv(bytes(content), "x.csv").table, "x.csv", "ann")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x1f\x8b", b"\x1f\x8bcut", gzip.compress(b"image_id,finding\n", mtime=0)[:-6]],
+    ids=["two-bytes", "other-bytes", "cut-off"],
+)
+def test_a_damaged_compressed_table_is_one_sentence(content):
+    """Cut off, or something else behind the first two bytes."""
+    with pytest.raises(TruthError, match="damaged"):
+        flat.read_csv(content, "x.csv.gz")
+
+
+def test_other_words_of_a_verdict_are_read_in_every_format():
+    """A page of another tool may offer Yes and No; what is no verdict is refused as it was written."""
+    tasks = [
+        {
+            "data": {"image_id": "a.png"},
+            "annotations": [
+                {
+                    "id": number,
+                    "completed_by": 7,
+                    "result": [{"type": "choices", "from_name": "Mass", "value": {"choices": [word]}}],
+                }
+                for number, word in enumerate(("Yes", "NO", "Hedge", "maybe", "unreadable", "present"))
+            ],
+        }
+    ]
+    found = labelstudio.read(json.dumps(tasks).encode(), "x.json").table
+    read = exchange.checked(found, "x.json", None)
+    assert read["verdict"].to_list() == ["present", "absent", "uncertain", "uncertain", "unreadable", "present"]
+    for word in ("Perhaps", "na"):
+        with pytest.raises(TruthError, match=f"{word!r} is no verdict. Write present"):
+            exchange.checked(found.with_columns(verdict=pl.lit(word)), "x.json", None)

@@ -182,7 +182,12 @@ def test_a_parquet_table_is_read_as_well(tmp_path):
 def test_a_table_with_readers_is_decided_by_their_majority(sheet):
     """Any table may name a reader."""
     path = sheet("image_id,reader,Mass\na,1,YES\na,2,YES\na,3,NO\nb,1,NO\n")
-    assert truth(load(f"table={path}")) == {("a", "Mass"): True, ("b", "Mass"): False}
+    voted = load(f"table={path}")
+    assert truth(voted) == {("a", "Mass"): True, ("b", "Mass"): False}
+    # The votes stay, so that one reader's word is not taken for an adjudication.
+    assert set(voted.votes.rows()) == {("a", "Mass", 2, 1), ("b", "Mass", 0, 1)}
+    path = sheet("image_id,Mass\na,YES\nb,NO\n")
+    assert load(f"table={path}").votes is None
 
 
 def test_boxes_are_confirmed_presences():

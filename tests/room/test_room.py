@@ -3,7 +3,9 @@
 import polars as pl
 import pytest
 
+import shape
 from bpals.room.room import Evidence
+from bpals.types import FLAG
 
 
 @pytest.fixture
@@ -69,3 +71,10 @@ def test_the_patients_films_come_in_time_order(tables):
 def test_a_film_without_claims_reveals_nothing(tables):
     """It is no error: the dataset is silent about it."""
     assert Evidence(**tables).reveal("nobody").pairs == ()
+
+
+def test_every_flag_has_words_after_the_lock():
+    """A flag that the page does not know would be shown as it is written in the table."""
+    page = (shape.SRC / "bpals" / "room" / "web" / "static" / "reveal.js").read_text(encoding="utf-8")
+    words = page.split("const FLAGS = {")[1].split("}")[0]
+    assert not [flag for flag in FLAG.categories if f"{flag}: " not in words]

@@ -52,5 +52,8 @@ def signal(rows, findings, method):
         if says:
             trust = None if p is None or says == "uncertain" else p if says == "present" else 1 - p
             how = own[0] if own else method
-            lines.append((image, finding, says, p, trust, None, None, None, 1, "trusted", [], 1, "unknown", None, how))
-    return pl.DataFrame(lines, signal_schema(findings), orient="row")
+            row = {"image_id": image, "finding": finding, "says": says, "p_present": p, "trust": trust, "answered": 1}
+            lines.append(
+                row | {"flag": "trusted", "reasons": [], "review_rank": 1, "devices": "unknown", "method": how}
+            )
+    return pl.DataFrame(lines, signal_schema(findings))

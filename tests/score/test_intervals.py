@@ -5,7 +5,9 @@ import pytest
 
 from bpals.errors import UsageError
 from bpals.metrics import Curve, Reliability, brier
-from bpals.score.intervals import Difference, Placed, Resamples, Resampling, interval
+from bpals.score import intervals
+from bpals.score.intervals import Difference, Resamples, Resampling, average_precision, interval
+from bpals.score.skill import Placed
 
 
 def films(patients=300, seed=1, skill=1.0):
@@ -74,9 +76,9 @@ def test_a_mean_over_findings_keeps_patients_together():
     """The same finding twice has the interval of one, not one that is narrower by the square root of two."""
     (scores, _), present, who = films()
     placed = Placed.auroc(scores, present, who)
-    assert Placed.mean([placed, placed]).error == pytest.approx(placed.error)
+    assert intervals.mean([placed, placed]).error == pytest.approx(placed.error)
     others = Placed.auroc(scores, present, who + 10_000)
-    assert Placed.mean([placed, others]).error == pytest.approx(placed.error / np.sqrt(2), rel=0.01)
+    assert intervals.mean([placed, others]).error == pytest.approx(placed.error / np.sqrt(2), rel=0.01)
 
 
 FIGURES = {
@@ -96,7 +98,7 @@ def probabilities(seed=1):
 def test_every_figure_is_the_scorecards_own(figure):
     """Ties included; a patient's parts add up to nothing."""
     (p, _), present, who = probabilities()
-    placed = getattr(Placed, figure)(p, present, who)
+    placed = getattr(intervals, figure)(p, present, who)
     assert placed.value == pytest.approx(float(FIGURES[figure](p, present)[0]))
     assert placed.parts.sum() == pytest.approx(0, abs=1e-9)
 
@@ -108,7 +110,7 @@ def test_every_figure_has_the_spread_of_a_bootstrap_over_patients(figure):
     (p, q), present, who = probabilities()
     weights = np.vstack(list(Resamples.of(who, Resampling(draws=1000)).weights()))
     first, second = (FIGURES[figure](each, present, weights) for each in (p, q))
-    a, b = (getattr(Placed, figure)(each, present, who) for each in (p, q))
+    a, b = (getattr(intervals, figure)(each, present, who) for each in (p, q))
     assert a.error == pytest.approx(first.std(), rel=near)
     found = Difference.of(a, b)
     assert (found.high - found.low) / 2 / 1.96 == pytest.approx((first - second).std(), rel=near)
@@ -118,7 +120,7 @@ def test_a_part_is_what_the_figure_moves_by_as_a_film_weighs_more():
     """Average precision, by taking the derivative the long way."""
     (p, _), present, _ = probabilities()
     p, present = p[:60], present[:60]
-    parts = Placed.average_precision(p, present, np.arange(60)).parts
+    parts = average_precision(p, present, np.arange(60)).parts
     weights = np.ones((60, 60)) + 1e-6 * np.eye(60)
     moved = (Curve.of(p, present, weights).average_precision() - Curve.of(p, present).average_precision()) / 1e-6
     assert parts == pytest.approx(moved, abs=1e-6)
@@ -127,7 +129,7 @@ def test_a_part_is_what_the_figure_moves_by_as_a_film_weighs_more():
 def test_a_perfect_judge_has_an_interval_that_can_be_written_down():
     """An AUROC of 1 and an average precision of 1 are no overflow."""
     p, present = np.linspace(0, 1, 40), np.arange(40) >= 20
-    for figure in (Placed.auroc, Placed.average_precision, Placed.brier, Placed.ece):
+    for figure in (Placed.auroc, average_precision, intervals.brier, intervals.ece):
         low, high = figure(p, present, np.arange(40)).interval
         assert 0 <= low <= high <= 1
 

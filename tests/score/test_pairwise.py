@@ -7,7 +7,16 @@ import pytest
 from bpals.findings import Group
 from bpals.score import pairwise
 from bpals.score.intervals import Resamples, Resampling
-from bpals.score.pairwise import BEHAVIOUR, MEAN, Side, behaviour, called, dependence, of_another_patient
+from bpals.score.pairwise import (
+    BEHAVIOUR,
+    MEAN,
+    Side,
+    behaviour,
+    called,
+    dependence,
+    of_another_patient,
+    only_with_signal,
+)
 from world import made_judges
 
 
@@ -185,6 +194,37 @@ def test_two_judges_without_an_error_have_no_correlation_of_errors():
     truth = np.arange(100) < 30
     row = dependence_of(truth, truth * 0.9, truth * 0.8)
     assert (row["agreement"], row["error_correlation"], row["effective_judges"]) == (1.0, None, None)
+
+
+def right_row(finding, a, b):
+    """What `quality` says of one finding: the low end of either AUROC."""
+    return {"against": "labels", "finding": finding, "auroc_a": 0.7, "auroc_a_low": a, "auroc_b_low": b}
+
+
+def together_row(finding):
+    """What `dependence` says of it."""
+    return {"against": "labels", "finding": finding, "effective_judges": 1.8}
+
+
+@pytest.mark.parametrize(
+    ("right", "lacks", "worth"),
+    [
+        ([("Mass", 0.6, 0.6), ("Edema", 0.6, 0.4), (MEAN, 0.6, 0.51)], [[], ["b"], []], [1.8, None, 1.8]),
+        # By chance one of many findings passes: the mean does not.
+        ([("Mass", 0.6, 0.6), ("Edema", 0.6, 0.4), (MEAN, 0.6, 0.5)], [[], ["b"], ["b"]], [1.8, None, None]),
+        # By chance the mean passes: no finding does.
+        ([("Mass", 0.4, 0.6), ("Edema", 0.4, 0.6), (MEAN, 0.51, 0.6)], [["a"], ["a"], ["a"]], [None, None, None]),
+        # One finding alone could be scored: it stands for the mean. Of the other nothing is known.
+        ([("Mass", 0.6, 0.6)], [[], [], []], [1.8, None, 1.8]),
+        ([], [[], [], []], [None, None, None]),
+    ],
+)
+def test_a_worth_needs_two_judges_with_a_signal(right, lacks, worth):
+    """Finding by finding, and for the mean."""
+    together = [together_row(name) for name in ("Mass", "Edema", MEAN)]
+    rows = only_with_signal(together, [right_row(*row) for row in right])
+    assert [row["no_signal"] for row in rows] == lacks
+    assert [row["effective_judges"] for row in rows] == worth
 
 
 @pytest.mark.parametrize(("count", "expected"), [(0, 0), (1, 1), (3, 3), (5, 6), (7, 7)])

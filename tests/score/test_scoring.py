@@ -215,7 +215,7 @@ def test_the_json_of_readers_has_their_rows_too(masses, sheet):
         ("1", "bpals"),
         ("label", "majority"),
     }
-    assert mentions(done.stderr, "note: 1 hedged")
+    assert mentions(done.stderr, "note: 1 uncertain verdict")
 
 
 def test_the_terminal_shows_tables_of_100_columns(masses, truth, sheet):

@@ -10,8 +10,9 @@ from bpals.findings import NIH
 from bpals.metrics import Curve
 from bpals.reviews import verdicts
 from bpals.score.intervals import Resamples, Resampling, interval
-from bpals.score.skill import FEWEST_PATIENTS, Scores, Yardstick, skill
+from bpals.score.skill import FEWEST_PATIENTS, Scores, Yardstick
 from bpals.sources import nih
+from bpals.tasks.judge_card import skill
 from bpals.testing import tiny_dataset
 from bpals.types import KIND, OUTCOME, SKILL, TRUTH, Reference, answers_schema
 

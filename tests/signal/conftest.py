@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.signal.layout import Pairs, read_answers
-from bpals.signal.observations import read_devices
+from bpals.signal.layout import Pairs
+from bpals.signal.observations import read_answers, read_devices
 from bpals.types import KIND, OUTCOME, TRUTH, Reference, judgments_schema
 from world.estimating import MeasuredPanel
 

@@ -5,7 +5,7 @@ import dataclasses
 import polars as pl
 import pytest
 
-from bpals.errors import ContractBroken, UsageError
+from bpals.errors import ContractBroken
 from bpals.testing import tiny_dataset
 from world.estimating import estimate
 from world.words import mentions
@@ -66,13 +66,6 @@ def test_the_same_findings_under_another_type_are_heard_alike(dataset, judged):
     whole = estimate(dataset, table).table
     assert estimate(dataset, text).table.equals(whole)
     assert estimate(dataset, turned).table.equals(whole)
-
-
-def test_a_reference_with_no_negative_fits_nothing(dataset, judged, reviews):
-    """Presences alone cannot tell a right absence from a missed finding."""
-    films = dataset.images["image_id"]
-    with pytest.raises(UsageError, match="presences and absences"):
-        estimate(dataset, judged(dataset), reviews(films, dataset.vocabulary.findings[0], [True] * len(films)))
 
 
 def test_claims_of_no_film_are_no_dataset(dataset, judged):

@@ -10,7 +10,6 @@ from bpals.findings import NIH, Group
 from bpals.numeric import patients
 from bpals.reviews.verdicts import load_reads
 from bpals.signal import flags
-from bpals.signal.calibrate import fold_of_patient
 from bpals.signal.flags import Flagged
 from bpals.signal.hardness import (
     FEWEST_OF_FINDING,
@@ -23,6 +22,7 @@ from bpals.signal.hardness import (
     fit,
     quarrel,
 )
+from bpals.signal.prior import fold_of_patient
 from bpals.signal.reasons import flag_reasons
 from bpals.store.workspace import Workspace
 from bpals.types import REVIEWS
@@ -161,7 +161,7 @@ def test_the_order_of_the_reads_does_not_matter():
 
 
 def test_nothing_is_said_where_nobody_answered():
-    """A pair without a judge has no chance of a split, and can_fit none."""
+    """A pair without a judge has no chance of a split, and gets none."""
     subjects, conditions, chances = world()
     subjects[0].p_present[:300] = np.nan
     lesson = fit(subjects, conditions, read_films(chances, range(600)), IDS)
@@ -235,7 +235,7 @@ def test_the_reason_says_whether_nobody_can_tell_or_all_are_against_it():
             f"clear: readers would split here with a chance of only 12 %; {usually}",
             "judges_against: no judge that answered stands with the label",
         ],
-        [None, "wide: the trust is low, but its interval reaches above the cut"],
+        [None, "wide: the trust is low, but its interval reaches above .7"],
     ]
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from bpals.findings import Group
 from bpals.numeric import NORMAL_95, logit, sigmoid
-from bpals.signal.layout import BLOCK, in_blocks, lay_pairs, read_answers, sound, with_groups
+from bpals.signal.layout import BLOCK, in_blocks, lay_pairs, with_groups
+from bpals.signal.observations import read_answers, sound
 from bpals.testing import tiny_dataset
 from bpals.types import OUTCOME
 from world import estimating

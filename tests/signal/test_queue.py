@@ -10,7 +10,7 @@ from bpals.errors import UsageError
 from bpals.findings import Group
 from bpals.signal.queue import READING_LIST, Draw, next_reviews
 from bpals.signal.value import Worth, values
-from bpals.types import REVIEWS, Reviews
+from bpals.types import REVIEWS, SETTLED_AS, Reviews
 from world.workspaces import signal_of as dataset
 
 PAIR = ["image_id", "finding"]
@@ -146,6 +146,17 @@ def test_nothing_is_offered_twice():
     definite = signal.filter(pl.col("says") != "uncertain")
     assert seen.height == definite.height
     assert seen.is_unique().all()
+
+
+def test_what_people_settled_is_not_offered():
+    """Nor drawn at random, however many readers a pair may have."""
+    signal, images = dataset()
+    first = next_reviews(signal, images, n=1, draw=Draw(random_share=0))
+    settled = (pl.col("image_id") == first["image_id"][0]) & (pl.col("finding").cast(pl.String) == first["finding"][0])
+    known = signal.with_columns(verdict=pl.when(settled).then(pl.lit("absent")).cast(SETTLED_AS))
+    every = next_reviews(known, images, n=signal.height, draw=Draw(one_per_patient=False, readers_per_pair=3))
+    assert every.height == next_reviews(signal, images, n=signal.height, draw=Draw(one_per_patient=False)).height - 1
+    assert every.filter(settled).is_empty()
 
 
 def test_a_pair_is_offered_until_enough_have_read_it():

@@ -11,7 +11,7 @@ import shape
 from bpals.findings import Group
 from bpals.numeric import reports_of_films
 from bpals.signal import reasons
-from bpals.signal.observations import CHECK_WORDS, DeviceAnswers, read_checks, read_devices, unchecked
+from bpals.signal.observations import CHECK_WORDS, DeviceAnswers, read_checks, read_devices
 from bpals.signal.reasons import BLOCK, Sentences, listed
 from bpals.testing import check_signal, tiny_dataset
 from bpals.types import FILM_ANSWERS, FILM_CHECKS, IMAGES, REVIEWS, Reviews, judgments_schema
@@ -150,7 +150,6 @@ def test_a_film_that_nobody_looked_at_is_not_called_sound():
         IMAGES_OF_FILMCHECKS, films(b={"checks": []}, a={"checks": ["blank"]}, stranger={"checks": ["blank"]})
     )
     assert checks.column.to_list() == [["blank"], [], None]
-    assert unchecked(IMAGES_OF_FILMCHECKS).to_list() == [None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -366,13 +365,15 @@ def every_reason(judged, reviews, seen, panel):
     films = dataset.images["image_id"].sample(120, seed=0, shuffle=True)
     together, draw = Group(name="Nodule or mass", members=("Nodule", "Mass")), np.random.default_rng(0)
     parts = [reviews(films, finding, draw.random(120) < 0.4, [together]) for finding in ("Effusion", together.name)]
+    # Edema is read often enough to be suspect, Mass so seldom that its intervals stay wide.
+    parts += [reviews(films, "Edema", draw.random(120) < 0.1), reviews(films[:12], "Mass", draw.random(12) < 0.4)]
     reference = dataclasses.replace(parts[0], truth=pl.concat([part.truth for part in parts]))
     judgments = judged(dataset, failed=0.1)
     eyes, blind = seen(dataset, share=0.6), seen(dataset, judge="blind", strength=0.0, share=0.5)
     saw = dataset.images.select("image_id", topic=pl.lit("devices"), outcome=pl.lit("answered"), p_present=pl.lit(0.9))
     missing = [pl.lit(None).alias(name) for name in FILM_ANSWERS if name not in saw.columns]
     asked = DeviceAnswers(judge="eye", answers=saw.with_columns(missing).select(FILM_ANSWERS.names()), offsets={})
-    used = {"eye": ("Effusion", "Edema", "Nodule or mass"), "blind": ()}
+    used = {"eye": ("Effusion", "Edema", "Mass", "Nodule or mass"), "blind": ()}
     second = np.where(draw.random(120) < 0.4, "uncertain", "present")
     words = {"a": ["present"] * 120, "b": second.tolist()}
     said = [(film, "Effusion", who, word, None) for who in words for film, word in zip(films, words[who], strict=True)]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from bpals.errors import UsageError
 from bpals.findings import Group, Vocabulary
 from bpals.numeric import NORMAL_95
-from bpals.signal import calibrate
+from bpals.signal.prior import fold_of_patient
 from bpals.signal.rows import METHOD
 from bpals.signal.value import ranks
 from bpals.testing import check_signal, flipped, tiny_dataset
-from bpals.types import IMAGES, REVIEWS, SAYS, Reviews, signal_schema
+from bpals.types import IMAGES, REVIEWS, SAYS, Reference, Reviews, signal_schema
 from world.estimating import estimate
 
 FINDINGS = ("Effusion", "Nodule", "Mass")
@@ -129,30 +129,43 @@ def test_what_is_worth_most_is_read_first(dataset, judgments):
     assert first["trust"].tail(table["trust"].null_count()).is_null().all()
 
 
-def test_reviews_change_what_they_speak_of_and_nothing_else(dataset, judgments, calibrated):
-    """A finding and a group's members are fitted; the method of each row says whether, and whether cross-fitted."""
+def test_reviews_move_every_finding_and_every_row_says_so(dataset, judgments, calibrated):
+    """Findings that were read, groups with their members, and by what all share the rest.
+
+    All images of the patients that were read are cross-fitted, also those that nobody read.
+    """
     check_signal(calibrated.table, dataset.claims)
     check_signal(calibrated.groups, calibrated.groups.select("image_id", "finding", "says"))
     plain = estimate(dataset, judgments).table
-    assert (calibrated.table["p_present"] != plain["p_present"]).all()
-    for finding, member in (("Effusion", "Effusion"), ("Nodule or mass", "Nodule"), ("Nodule or mass", "Mass")):
-        reviewed = calibrated.calibration.filter(finding=finding)
-        its = calibrated.table.filter(finding=member)
-        assert set(its.join(reviewed, on="image_id", how="semi")["method"]) == {f"{METHOD}+experts/crossfit"}
-        assert set(its.join(reviewed, on="image_id", how="anti")["method"]) == {f"{METHOD}+experts"}
-    assert set(calibrated.table["method"]) == {f"{METHOD}+experts", f"{METHOD}+experts/crossfit"}
+    definite = calibrated.table["says"] != "uncertain"
+    assert (calibrated.table["p_present"] != plain["p_present"]).filter(definite).all()
+    patients = dataset.images.join(calibrated.calibration, on="image_id", how="semi")["patient_id"].unique()
+    read = dataset.images.filter(pl.col("patient_id").is_in(patients.implode())).select("image_id")
+    for table in (calibrated.table, calibrated.groups):
+        assert set(table.join(read, on="image_id", how="semi")["method"]) == {f"{METHOD}+experts/crossfit"}
+        assert set(table.join(read, on="image_id", how="anti")["method"]) == {f"{METHOD}+experts"}
     assert set(calibrated.findings) == {"Effusion", "Nodule or mass"}
+    for fit in calibrated.findings.values():
+        assert fit["n"] == 120
+        assert sum(fit["designs"].values()) == pytest.approx(1, abs=0.01)
 
 
-def test_a_finding_that_nobody_reviewed_is_left_alone(dataset, judgments, reference):
-    """Reviews of Effusion say nothing about Mass."""
-    only = dataclasses.replace(reference, truth=reference.truth.filter(finding="Effusion"))
-    done = estimate(dataset, judgments, only)
-    plain = estimate(dataset, judgments).table
-    apart = pl.col("finding") != "Effusion"
-    columns = [*TRUSTS, "flag", "reasons", "method"]
-    assert done.table.filter(apart).select(columns).equals(plain.filter(apart).select(columns))
+def test_a_finding_that_nobody_reviewed_follows_what_all_share(dataset, judgments, reference):
+    """Reviews of Effusion move Mass by less than Effusion, and leave it less sure; the reason says that nobody read."""
+    only = dataclasses.replace(reference, truth=reference.truth.filter(finding="Effusion"), groups=())
+    done, plain = estimate(dataset, judgments, only), estimate(dataset, judgments).table
     assert done.groups is None
+    assert set(done.findings) == {"Effusion"}
+    moved, wide = {}, {}
+    for finding in ("Effusion", "Mass"):
+        after, before = (table.filter(finding=finding) for table in (done.table, plain))
+        moved[finding] = (after["p_present"] - before["p_present"]).abs().mean()
+        wide[finding] = after.select(deviation("trust_low", "trust_high")).to_series().mean()
+    assert 0 < moved["Mass"] < moved["Effusion"]
+    assert wide["Mass"] > wide["Effusion"]
+    said = {finding: done.table.filter(finding=finding)["reasons"].explode() for finding in ("Effusion", "Mass")}
+    assert said["Mass"].str.contains("nobody read Mass here").any()
+    assert said["Effusion"].str.contains("fitted on 120 expert labels of Effusion").any()
 
 
 def deviation(low, high):
@@ -161,52 +174,27 @@ def deviation(low, high):
     return (ends[1] - ends[0]).abs() / (2 * NORMAL_95)
 
 
-def test_the_members_share_the_group_s_probability_as_the_judge_shared_it(judgments, calibrated):
-    """P(member) is the group's, times the member's share of the judge's sum; a claimed member has all of it."""
-    member = judgments.pivot("finding", index="image_id", values="p_present", maintain_order=True)
-    group = calibrated.groups.select("image_id", fitted="p_present")
-    said = calibrated.table.pivot("finding", index="image_id", values="says", maintain_order=True)
-    said = said.select("image_id", nodule=pl.col("Nodule") == "present", mass=pl.col("Mass") == "present")
-    beside = member.join(group, on="image_id", how="inner", maintain_order="left").join(said, on="image_id")
-    assert beside.filter(pl.col("nodule") & pl.col("mass")).height
-    assert beside.filter(pl.col("nodule") & ~pl.col("mass")).height
-    for name, own in (("Nodule", "nodule"), ("Mass", "mass")):
-        share = pl.when(own).then(1.0).otherwise(pl.col(name) / (pl.col("Nodule") + pl.col("Mass")))
-        wanted = beside.select(share * pl.col("fitted")).to_series()
-        got = calibrated.table.filter(finding=name).join(beside, on="image_id", how="semi")["p_present"]
-        assert got.to_numpy() == pytest.approx(wanted.to_numpy(), abs=2e-6)
+def test_a_group_bounds_its_members_and_lends_none_its_trust(dataset, judgments, calibrated):
+    """No member is above its group; claimed alone it has less than the group; between members the order stays."""
+    wide = calibrated.table.pivot("finding", index="image_id", values="p_present", maintain_order=True)
+    beside = wide.join(calibrated.groups.select("image_id", whole="p_present"), on="image_id", maintain_order="left")
+    assert (beside.select(pl.max_horizontal("Nodule", "Mass") <= pl.col("whole") + 2e-6)).to_series().all()
+    claimed = calibrated.table.filter(pl.col("finding").is_in(NODULE_OR_MASS.members), says="present")
+    pairs = claimed.join(calibrated.groups, on="image_id", suffix="_group")
+    assert (pairs["trust"] < pairs["trust_group"]).mean() > 0.4
+    assert not pairs["reasons"].list.eval(pl.element().str.starts_with("group:")).list.any().any()
+    means = []
+    for present in (False, True):
+        table = estimate(dataset, judgments, told(calibrated, present=present)).table
+        means.append(table.filter(pl.col("finding") != "Effusion")["p_present"].mean())
+    assert means[0] < means[1] - 0.05
 
 
-def test_a_member_is_as_unsure_as_its_group_and_its_share_are(judgments, calibrated):
-    """A claimed member has the group's interval; of another the share is open too."""
-    rows = (
-        calibrated.table.filter(pl.col("finding").is_in(NODULE_OR_MASS.members))
-        .join(calibrated.groups, on="image_id", suffix="_group")
-        .join(
-            judgments.select("image_id", pl.col("finding").cast(pl.String), own=deviation("p_low", "p_high")),
-            left_on=["image_id", pl.col("finding").cast(pl.String)],
-            right_on=["image_id", "finding"],
-        )
-    )
-    alone = rows.filter(pl.col("says") == "present")
-    assert alone.height > 10
-    for end in ("trust_low", "trust_high"):
-        assert alone[end].to_numpy() == pytest.approx(alone[f"{end}_group"].to_numpy(), abs=2e-6)
-    other = (
-        rows.filter(pl.col("says") == "absent")
-        .select(
-            "own",
-            whole="p_present_group",
-            member="p_present",
-            told=deviation("trust_low", "trust_high"),
-            group=deviation("trust_low_group", "trust_high_group"),
-        )
-        .drop_nulls()
-    )
-    whole, member = other["whole"].to_numpy(), other["member"].to_numpy()
-    open_share = 1 - member / whole
-    wanted = np.hypot((1 - whole) * other["group"].to_numpy(), open_share * other["own"].to_numpy()) / (1 - member)
-    assert other["told"].to_numpy() == pytest.approx(wanted, rel=0.01)
+def told(calibrated, *, present):
+    """The reviewed pairs of the group again, all of them with the same verdict."""
+    its = calibrated.calibration.filter(finding=NODULE_OR_MASS.name)
+    truth = its.select("image_id", "finding", present=pl.lit(present), split=pl.lit(None, dtype=pl.String))
+    return Reference(kind="table", truth=truth, groups=(NODULE_OR_MASS,))
 
 
 def test_a_group_s_rows_are_claims_of_their_own(dataset, calibrated):
@@ -245,7 +233,7 @@ def test_the_pairs_that_were_used_are_kept_with_their_fold(dataset, calibrated, 
     used = calibrated.calibration
     assert used.columns == ["image_id", "finding", "present", "fold"]
     assert used.height == reference.truth.height
-    fold = calibrate.fold_of_patient(dataset.images["patient_id"])
+    fold = fold_of_patient(dataset.images["patient_id"])
     places = dict(zip(dataset.images["image_id"], fold, strict=True))
     assert used["fold"].to_list() == [places[film] for film in used["image_id"]]
 
@@ -263,21 +251,34 @@ def test_a_reference_of_other_films_is_used_as_far_as_it_goes(dataset, judgments
     assert done.calibration.equals(alone.calibration)
 
 
-def test_too_few_patients_are_refused_with_words(dataset, judgments, reference):
-    """Cross-fitting by patient needs patients."""
-    few = dataclasses.replace(reference, truth=reference.truth.head(3))
-    with pytest.raises(UsageError, match=r" 3 are .*needs 10.*--calibrate"):
-        estimate(dataset, judgments, few)
+@pytest.mark.parametrize(("count", "most"), [(1, 0.12), (3, 0.12), (20, 0.2)])
+def test_the_first_labels_are_fitted_and_move_little(dataset, judgments, reference, count, most):
+    """From the first one on; nobody needs so many errors or patients, and no trust turns over."""
+    few = dataclasses.replace(reference, truth=reference.truth.filter(finding="Effusion").head(count))
+    done, plain = estimate(dataset, judgments, few), estimate(dataset, judgments).table
+    check_signal(done.table, dataset.claims)
+    assert done.findings["Effusion"]["n"] == count
+    moved = (done.table["p_present"] - plain["p_present"]).abs()
+    assert 0 < moved.mean() < most
+    assert set(done.findings["Effusion"]["designs"]) == {"partly pooled"}
 
 
 def test_reviews_that_nothing_can_be_fitted_on_are_refused_with_words(dataset, judgments, reference):
-    """Verdicts of one kind only, or about what nobody judged."""
-    for one_sided in (True, False):
-        truth = reference.truth.with_columns(present=pl.lit(one_sided))
-        with pytest.raises(UsageError, match="nothing can be fitted on it"):
-            estimate(dataset, judgments, dataclasses.replace(reference, truth=truth))
+    """About what nobody judged, or about other images; verdicts of one kind are fitted all the same."""
     with pytest.raises(UsageError, match="nothing can be fitted on it"):
         estimate(dataset, judgments.clear(), reference)
+    strange = reference.truth.with_columns(image_id="other" + pl.col("image_id"))
+    with pytest.raises(UsageError, match="none of its images"):
+        estimate(dataset, judgments, dataclasses.replace(reference, truth=strange))
+    for one_sided in (True, False):
+        truth = reference.truth.with_columns(present=pl.lit(one_sided))
+        done = estimate(dataset, judgments, dataclasses.replace(reference, truth=truth))
+        check_signal(done.table, dataset.claims)
+        means = [
+            table.filter(finding="Effusion")["p_present"].mean()
+            for table in (done.table, estimate(dataset, judgments).table)
+        ]
+        assert (means[0] > means[1]) == one_sided
 
 
 def bare(dataset):
@@ -321,24 +322,13 @@ def test_an_odd_dataset_is_calibrated_too(dataset, reference, judged, odd, faile
     check_signal(done.groups, done.groups.select("image_id", "finding", "says"))
 
 
-def test_a_member_keeps_its_own_answer_where_the_group_has_none(dataset, reference, judged):
-    """Where another member is silent; and its reasons do not claim a group."""
-    strange = silent_about(dataset, "Mass")
-    judgments = judged(strange)
-    done = estimate(strange, judgments, reference)
-    nodule = done.table.filter(finding="Nodule")
-    assert nodule["p_present"].to_list() == judgments.filter(finding="Nodule")["p_present"].to_list()
-    assert set(nodule["method"]) == {METHOD}
-    assert not nodule["reasons"].list.eval(pl.element().str.starts_with("group:")).list.any().any()
-
-
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
 def test_a_judge_that_always_says_the_same_does_no_harm(dataset, judgments, reference, value):
     """Nothing is flagged for it without reviews, and reviews can still be fitted."""
     flat = judgments.with_columns(pl.lit(value).alias(name) for name in ("p_present", "p_low", "p_high"))
     plain = estimate(dataset, flat).table
     check_signal(plain, dataset.claims)
-    assert set(plain["flag"]) == {"trusted", "unjudged"}
+    assert set(plain["flag"]) == {"unverified", "unjudged"}
     check_signal(estimate(dataset, flat, reference).table, dataset.claims)
 
 
@@ -348,9 +338,23 @@ def test_the_rules_say_how_each_finding_was_flagged(dataset, judgments, calibrat
     assert [(rule["finding"], rule["says"]) for rule in plain] == [
         (finding, says) for finding in FINDINGS for says in ("present", "absent")
     ]
-    assert all("no expert label was fitted" in rule["words"] for rule in plain)
+    assert {rule["basis"] for rule in plain} == {"none"}
     assert len(calibrated.rules) == 8
-    assert all(rule["low_below"] == 0.5 for rule in calibrated.rules)
+    assert {rule["basis"] for rule in calibrated.rules} <= {"calibrated", "certified"}
+    assert all(rule["stated"] for rule in calibrated.rules)
+    read = [rule for rule in calibrated.rules if rule["certificates"]]
+    assert {rule["finding"] for rule in read} == {"Effusion", NODULE_OR_MASS.name}
+    levels = {rule["says"]: rule["trusted_from"] for rule in calibrated.rules}
+    assert levels == pytest.approx({"present": 0.8, "absent": 0.95})
+
+
+def test_without_experts_nothing_is_called_trusted_or_wrong(dataset, judgments, seen, panel):
+    """Also beside an image judge: labels are ranked, and hard where the judges split."""
+    for more in ({}, {"panel": panel(dataset, seen(dataset))}):
+        table = estimate(dataset, judgments, **more).table
+        assert set(table["flag"]) <= {"unverified", "hard", "unjudged"}
+        assert table["review_rank"].n_unique() == table.height
+    assert "hard" in set(table["flag"])
 
 
 def test_a_certificate_counts_patients_and_not_films(dataset, calibrated):
@@ -363,45 +367,6 @@ def test_a_certificate_counts_patients_and_not_films(dataset, calibrated):
         its = claims.filter(pl.col("says") == says)
         assert f" by {its['patient_id'].n_unique()} reviewed patients" in told[says]
     assert claims["patient_id"].n_unique() < claims.height
-
-
-def with_errors(dataset, reviews, count, *, of=120):
-    """Expert labels of Effusion on so many films, of which just `count` contradict the claim, and which these are."""
-    claims = dataset.claims.filter(pl.col("finding") == "Effusion", pl.col("says") != "uncertain")
-    claims = claims.sample(of, seed=1, shuffle=True)
-    wrong = np.arange(of) < count
-    return reviews(claims["image_id"], "Effusion", (claims["says"] == "present").to_numpy() ^ wrong), claims[:count]
-
-
-def test_with_too_few_errors_nothing_is_learned(dataset, judgments, reviews):
-    """One less than enough: every number and word is that of the judges, and the finding is named with its count."""
-    few, _ = with_errors(dataset, reviews, calibrate.ENOUGH_ERRORS - 1)
-    done = estimate(dataset, judgments, few)
-    plain = estimate(dataset, judgments)
-    assert done.table.equals(plain.table)
-    assert 0 < done.untaught["Effusion"] < calibrate.ENOUGH_ERRORS - 1
-    assert not done.findings
-    assert done.calibration.is_empty()
-    enough = estimate(dataset, judgments, with_errors(dataset, reviews, 3 * calibrate.ENOUGH_ERRORS)[0])
-    assert enough.untaught == {}
-    assert enough.findings["Effusion"]["errors"] == 3 * calibrate.ENOUGH_ERRORS
-    assert not enough.table["trust"].equals(plain.table["trust"])
-
-
-def test_a_finding_is_on_one_scale(dataset, judgments, reviews):
-    """From just enough errors on every claim is fitted, and below no claim is, also those that were reviewed."""
-    judged = (pl.col("finding") == "Effusion") & pl.col("trust").is_not_null()
-    plain = estimate(dataset, judgments).table.filter(judged)
-    fitted = []
-    for count in range(calibrate.ENOUGH_ERRORS, 2 * calibrate.ENOUGH_ERRORS, 3):
-        labels, _ = with_errors(dataset, reviews, count)
-        table = estimate(dataset, judgments, labels).table.filter(judged)
-        moved = table["trust"] != plain["trust"]
-        assert moved.all() or not moved.any()
-        assert table["method"].str.contains("experts").to_list() == moved.to_list()
-        fitted.append(bool(moved.all()))
-    assert fitted == sorted(fitted)
-    assert set(fitted) == {False, True}
 
 
 def reads_of(reference, draw, right=0.95):
@@ -465,3 +430,105 @@ def test_reviewed_too_a_judge_under_two_names_is_one_judge(dataset, judgments, r
     for before, after in ((once.table, twice.table), (once.groups, twice.groups)):
         for name in TRUSTS:
             assert before[name].to_numpy() == pytest.approx(after[name].to_numpy(), abs=1e-6, nan_ok=True)
+
+
+# What people settled stands in the table, whatever the judges say.
+
+SETTLED = ["verdict", "verdict_by", "readers_present", "readers_absent"]
+
+
+def settled_reads(dataset, rows):
+    """Reads of the first images: (image, finding) -> the word of each reader."""
+    names = dataset.images["image_id"]
+    said = [(names[row], finding, f"r{number}", word, None) for (row, finding), words in rows.items()
+            for number, word in enumerate(words)]  # fmt: skip
+    return Reviews(table=pl.DataFrame(said, schema=REVIEWS, orient="row"), groups=(NODULE_OR_MASS,))
+
+
+def row_of(dataset, table, image, finding):
+    """One label's row."""
+    return table.row(by_predicate=(pl.col("image_id") == dataset.images["image_id"][image])
+                     & (pl.col("finding") == finding), named=True)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def certain():
+    """Forty patients, every label definite."""
+    return tiny_dataset(patients=40, seed=6)
+
+
+def test_few_reads_settle_labels_and_move_trust_little(certain, judged):
+    """Verdicts, flags, reasons and places change; a tie, a single read or a verdict about a group settles nothing."""
+    answers = judged(certain)
+    plain = estimate(certain, answers).table
+    label = row_of(certain, plain, 0, "Effusion")["says"]
+    other, same = "absent" if label == "present" else "present", row_of(certain, plain, 1, "Effusion")["says"]
+    said = {(0, "Effusion"): [other, other, label], (1, "Effusion"): [same, same],
+            (2, "Effusion"): ["present", "absent"], (3, "Effusion"): ["absent"],
+            (4, NODULE_OR_MASS.name): ["absent", "absent"]}  # fmt: skip
+    done = estimate(certain, answers, reviews=settled_reads(certain, said)).table
+    check_signal(done, certain.claims)
+    assert 0 < (done["p_present"] - plain["p_present"]).abs().mean() < 0.1
+    rejected, confirmed, tied, once, group = (row_of(certain, done, row, "Effusion") for row in range(5))
+    assert (rejected["flag"], confirmed["flag"]) == ("rejected", "confirmed")
+    assert [rejected[name] for name in SETTLED] == [other, "readers", *((2, 1) if other == "present" else (1, 2))]
+    assert rejected["reasons"][0] == f"verdict: 2 of 3 readers say {other}"
+    assert {rejected["review_rank"], confirmed["review_rank"]} == {done.height - 1, done.height}
+    for row in (tied, once, group):
+        assert (row["verdict"], row["verdict_by"]) == (None, None)
+        assert row["flag"] not in {"confirmed", "rejected"}
+        assert not row["reasons"][0].startswith("verdict")
+    assert (tied["readers_present"], tied["readers_absent"]) == (1, 1)
+    assert (once["readers_present"], once["readers_absent"]) == (0, 1)
+    for member in NODULE_OR_MASS.members:
+        row = row_of(certain, done, 4, member)
+        assert [row[name] for name in SETTLED] == [None, None, 0, 0]
+        assert row["flag"] not in {"confirmed", "rejected"}
+
+
+def test_adjudicated_labels_are_verdicts_of_findings_and_groups(reference, calibrated):
+    """Of every pair of the reference that the dataset has, and of no other; its trust is the cross-fitted one."""
+    truth = reference.truth.select(
+        "image_id", "finding", told=pl.when("present").then(pl.lit("present")).otherwise(pl.lit("absent"))
+    )
+    for table in (calibrated.table, calibrated.groups):
+        check = table.with_columns(pl.col("finding", "says", "flag", "verdict", "verdict_by").cast(pl.String))
+        beside = check.join(truth, on=["image_id", "finding"], how="left", maintain_order="left")
+        assert beside["verdict"].equals(beside["told"], check_names=False)
+        settled = beside.filter(pl.col("told").is_not_null())
+        assert settled["method"].str.ends_with("/crossfit").all()
+        assert set(settled["verdict_by"]) == {"adjudicated"}
+        definite = settled.filter(pl.col("says") != "uncertain")
+        right = (definite["says"] == definite["told"]).to_list()
+        assert definite["flag"].to_list() == ["confirmed" if each else "rejected" for each in right]
+        assert set(right) == {True, False}
+        assert definite["reasons"].list.first().to_list() == [
+            f"verdict: an adjudicated label says {word}" for word in definite["told"]
+        ]
+        assert not set(beside.filter(pl.col("told").is_null())["flag"]) & {"confirmed", "rejected"}
+    uncertain = calibrated.table.filter(pl.col("verdict").is_not_null(), pl.col("says") == "uncertain")
+    assert uncertain.height
+    assert set(uncertain["flag"]) == {"unjudged"}
+    assert calibrated.table.filter(pl.col("finding") != "Effusion")["verdict"].is_null().all()
+
+
+def test_a_random_sample_settles_its_pairs_too(dataset, judgments, reference, reviews):
+    """Beside the labels to calibrate on, and without any."""
+    films = dataset.images["image_id"][:6]
+    sample = reviews(films, "Mass", [True, False] * 3)
+    for more in ((reference,), ()):
+        done = estimate(dataset, judgments, *more, random_sample=sample).table
+        told = done.filter(pl.col("finding") == "Mass", pl.col("verdict").is_not_null())
+        assert dict(told.select("image_id", "verdict").rows()) == dict(
+            zip(films, ["present", "absent"] * 3, strict=True)
+        )
+
+
+def test_a_label_that_no_judge_answered_is_settled_all_the_same(certain, judged):
+    """It has no trust, and a verdict."""
+    nobody = judged(certain, failed=1.0)
+    done = estimate(certain, nobody, reviews=settled_reads(certain, {(0, "Mass"): ["present", "present"]})).table
+    check_signal(done, certain.claims)
+    row = row_of(certain, done, 0, "Mass")
+    assert (row["trust"], row["verdict"]) == (None, "present")
+    assert row["flag"] == ("confirmed" if row["says"] == "present" else "rejected")

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bpals.signal.truth import HEAVIEST, WORDS, Truths, _weight, settle_reads
+from bpals.signal.truth import HEAVIEST, WORDS, Truths, _weight, settle_reads, verdicts_of
 from bpals.testing import tiny_dataset
-from bpals.types import REVIEWS, TRUTH, VERDICT, Reference, Reviews
+from bpals.types import REVIEWS, SETTLED, SETTLED_COLUMNS, TRUTH, VERDICT, Reference, Reviews
 
 # Readers: how each errs comes back from made-up reads, and what their reads make of a truth.
 
@@ -234,7 +234,7 @@ def test_patients_are_counted_and_a_film_of_nobody_is_one(dataset):
 
 
 def test_only_films_that_a_judge_answered_are_learned_from(dataset):
-    """And only where both verdicts are there."""
+    """One verdict is enough, whatever it is; none is nothing."""
     names = dataset.images["image_id"][:6]
     truths = gathered(dataset, labels([(film, "Mass", place % 2 == 0) for place, film in enumerate(names)]))
     fold = np.arange(dataset.images.height)
@@ -245,7 +245,9 @@ def test_only_films_that_a_judge_answered_are_learned_from(dataset):
     assert reviewed.present.tolist() == [1, 0, 0, 1, 0]
     assert reviewed.fold.tolist() == [0, 1, 3, 4, 5]
     assert reviewed.weight.tolist() == [1] * 5
-    answered[[0, 4]] = False
+    answered[:5] = False
+    assert truths.about("Mass", answered, fold).present.tolist() == [0]
+    answered[5] = False
     assert truths.about("Mass", answered, fold) is None
 
 
@@ -284,3 +286,66 @@ def test_without_some_patients_the_reads_are_settled_by_the_others_alone(dataset
     assert (reviewed.without(frozenset()).present == reviewed.present).all()
     adjudicated = reviewed.without(frozenset({0}))
     assert adjudicated.present[adjudicated.rows == 39].tolist() == [1.0]
+
+
+# Verdicts: what people settled, and what they only read.
+
+
+def votes(**by_reader):
+    """Reads of one pair: reader=verdict."""
+    return reads([("a", "Mass", reader, verdict, None) for reader, verdict in by_reader.items()])
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict", "counts"),
+    [
+        ({"ann": "absent", "ben": "absent"}, "absent", (0, 2)),
+        ({"ann": "present", "ben": "absent", "cid": "present"}, "present", (2, 1)),
+        ({"ann": "present", "ben": "absent"}, None, (1, 1)),
+        ({"ann": "absent"}, None, (0, 1)),
+        ({"ann": "absent", "ben": "uncertain", "cid": "unreadable"}, None, (0, 1)),
+        ({"ann": "absent", "ben": "uncertain", "cid": "absent"}, "absent", (0, 2)),
+        ({"ann": "uncertain"}, None, (0, 0)),
+    ],
+    ids=["both", "most", "tie", "one", "one and two hedges", "two and a hedge", "a hedge"],
+)
+def test_a_majority_of_at_least_two_readers_settles_a_pair(given, verdict, counts):
+    """A tie, a single read and a hedge do not; the votes are counted all the same."""
+    by = None if verdict is None else "readers"
+    assert verdicts_of(reviews=votes(**given)).rows() == [("a", "Mass", verdict, by, *counts)]
+
+
+def test_one_reader_is_not_two():
+    """Who says the same again is one reader, and who says both things stands on both sides."""
+    again = reads([("a", "Mass", "ann", "absent", None)] * 2)
+    assert verdicts_of(reviews=again).rows() == [("a", "Mass", None, None, 0, 1)]
+    both = reads([("a", "Mass", "ann", word, None) for word in ("absent", "present")])
+    assert verdicts_of(reviews=both).rows() == [("a", "Mass", None, None, 1, 1)]
+
+
+def test_an_adjudicated_label_stands_over_the_votes_and_keeps_their_counts():
+    """A label to calibrate on before what the readers settled, and that before a label of a random sample."""
+    said = votes(ann="absent", ben="absent")
+    settled = pl.DataFrame([("a", "Mass", 1.0), ("b", "Mass", 0.0)], schema=SETTLED, orient="row")
+    adjudicated = dataclasses.replace(said, settled=settled)
+    made = verdicts_of(reviews=adjudicated).sort("image_id")
+    assert made.schema == {"image_id": pl.String, "finding": pl.String, **SETTLED_COLUMNS}
+    assert made.rows() == [("a", "Mass", "present", "adjudicated", 0, 2), ("b", "Mass", "absent", "adjudicated", 0, 0)]
+    sample = labels([("a", "Mass", False), ("c", "Mass", True)])
+    made = verdicts_of(labels([("b", "Mass", True)]), adjudicated, sample).sort("image_id")
+    assert made["verdict"].to_list() == ["present"] * 3
+    assert set(made["verdict_by"]) == {"adjudicated"}
+    assert verdicts_of(random_sample=sample).sort("image_id")["verdict"].to_list() == ["absent", "present"]
+    assert verdicts_of().is_empty()
+
+
+def test_a_reference_that_is_a_vote_is_no_adjudication():
+    """Its single reads settle nothing; the same reads given twice count once."""
+    one = labels([("a", "Mass", False), ("b", "Mass", True)])
+    counted = pl.DataFrame({"image_id": ["a", "b"], "finding": "Mass", "yes": [0, 2], "no": [1, 1]})
+    voted = dataclasses.replace(one, votes=counted)
+    rows = [("a", "Mass", None, None, 0, 1), ("b", "Mass", "present", "readers", 2, 1)]
+    assert verdicts_of(voted).sort("image_id").rows() == rows
+    assert verdicts_of(voted, votes(ann="absent")).sort("image_id").rows() == rows
+    more = verdicts_of(voted, votes(ann="absent", ben="absent")).sort("image_id")
+    assert more.rows() == [("a", "Mass", "absent", "readers", 0, 2), rows[1]]

@@ -8,7 +8,7 @@ import pytest
 
 from bpals.errors import UnknownName, UsageError
 from bpals.signal.value import Worth, chance_of_error, disagreement, information, ranks, values
-from bpals.types import SAYS
+from bpals.types import SAYS, SETTLED_AS
 
 WHERE = np.linspace(0.01, 0.99, 99)
 
@@ -89,6 +89,14 @@ def test_what_nobody_judged_has_no_value_and_comes_last():
     assert np.isnan(values(table)[0])
     assert ranks(table).to_list() == [4, 2, 1, 3]
     assert ranks(table.head(0)).to_list() == []
+
+
+def test_what_people_settled_comes_behind_everything():
+    """Whatever it would be worth; a table without verdicts has none."""
+    table = claims([None, 0.4, 0.1, 0.3])
+    settled = table.with_columns(verdict=pl.Series([None, None, "present", None], dtype=SETTLED_AS))
+    assert ranks(settled).to_list() == [3, 2, 4, 1]
+    assert ranks(table).to_list() == [4, 3, 1, 2]
 
 
 def test_an_unfitted_presence_no_longer_stands_before_every_fitted_one():

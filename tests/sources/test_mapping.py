@@ -72,6 +72,16 @@ def test_a_small_mapping_is_enough():
     assert parse(LIST).labels.blank == "silent"
 
 
+def test_one_finding_may_stand_without_brackets():
+    """A text is a list of one, also where its name has a blank; brackets keep a name that has a comma whole."""
+    for written, findings in (
+        ('"Mass"', ("Mass",)),
+        ('"Lung mass"', ("Lung mass",)),
+        ('["Mass, solitary"]', ("Mass, solitary",)),
+    ):
+        assert parse(COLUMNS.replace('["Mass", "Edema"]', written)).vocabulary.findings == findings
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_mapping_is_whole(name):
     """Each names its dataset and whom to thank."""
@@ -118,6 +128,13 @@ def test_a_spelling_of_two_findings_is_an_alias_of_neither():
         (LIST, 'delimiter = "|"', 'brackets = "yes"', "[labels] brackets is 'yes'; true or false is wanted"),
         (LIST, 'delimiter = "|"', "delimiter = 3", "[labels] delimiter is 3; a text is wanted"),
         (COLUMNS, '["Mass", "Edema"]', "[]", "[labels] audited is empty"),
+        (
+            COLUMNS,
+            '["Mass", "Edema"]',
+            '"Mass, Edema"',
+            """'Mass, Edema'; write several findings as a list: ["Mass", "Edema"]""",
+        ),
+        (LIST, '["Mass", "Edema"]', '"Mass|Edema"', """write several findings as a list: ["Mass", "Edema"]"""),
         (COLUMNS, '["Mass", "Edema"]', '["Mass", "mass "]', "[labels] audited has 'mass' twice or blank"),
         (COLUMNS, '["Mass", "Edema"]', '["Mass", 3]', "[labels] audited has 3; a text or a list of texts is wanted"),
         (COLUMNS, "present = 1", "present = {a = 1}", "[values] present has {'a': 1}; texts, numbers"),

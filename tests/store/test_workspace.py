@@ -16,7 +16,9 @@ from polars.testing import assert_frame_equal
 import shape
 from bpals.errors import UsageError, WorkspaceError
 from bpals.store.workspace import FORMAT, LEDGER, Workspace, sha256
+from bpals.tasks.audit import load_signal
 from bpals.tasks.review_files import load_reviews
+from bpals.types import FLAG, SETTLED_COLUMNS, signal_schema
 
 pytestmark = pytest.mark.quick
 
@@ -59,7 +61,7 @@ def test_a_table_is_read_back_and_its_bytes_are_the_same_each_time(tmp_path):
     table = pl.DataFrame(
         {"image_id": ["a", "b"], "trust": [0.5, None], "reasons": [["x: y"], []]},
         schema_overrides={"trust": pl.Float64, "reasons": pl.List(pl.String)},
-    ).with_columns(flag=pl.Series(["hard", "trusted"], dtype=pl.Enum(["hard", "trusted"])))
+    ).with_columns(flag=pl.Series(["hard", "trusted"], dtype=FLAG))
     hashes = []
     for folder in ("one", "two"):
         workspace = Workspace(tmp_path / folder)
@@ -70,6 +72,26 @@ def test_a_table_is_read_back_and_its_bytes_are_the_same_each_time(tmp_path):
         assert_frame_equal(workspace.open().table("signal.parquet", "trust"), table.select("trust"))
         hashes.append(workspace.run["files"]["signal.parquet"]["sha256"])
     assert hashes[0] == hashes[1]
+
+
+def test_a_signal_of_an_older_bpals_is_read_with_nulls_for_what_is_newer(tmp_path):
+    """The columns of verdicts, also where one asks for them by name; its flags can be compared with newer ones."""
+    old = pl.Enum(["likely_mislabelled", "suspect", "hard", "trusted", "unjudged"])
+    now = pl.DataFrame([{"image_id": "a", "finding": "Mass", "flag": "hard"}], schema=signal_schema(("Mass",)))
+    written = now.drop(SETTLED_COLUMNS.names()).with_columns(pl.col("flag").cast(old))
+    workspace = Workspace(tmp_path / "old")
+    with workspace.writing() as staging:
+        for name in ("signal.parquet", "groups.parquet"):
+            staging.write_table(name, written)
+        staging.finish({"bpals": "0.5.2"})
+    audit = workspace.open()
+    assert_frame_equal(load_signal(tmp_path / "old"), now)
+    assert_frame_equal(audit.table("groups.parquet"), now)
+    some = audit.table("signal.parquet", "verdict", "flag", "readers_absent")
+    assert_frame_equal(some, now.select("verdict", "flag", "readers_absent"))
+    assert some.filter(pl.col("flag") == "rejected").is_empty()
+    with pytest.raises(pl.exceptions.ColumnNotFoundError):
+        audit.table("signal.parquet", "verdikt")
 
 
 def test_an_empty_folder_holds_no_audit(tmp_path):

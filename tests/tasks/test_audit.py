@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 import bpals
 import shape
 from bpals.errors import WorkspaceError
-from bpals.findings import NIH
+from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS
 from bpals.judges.record import RecordJudge
 from bpals.signal.reasons import CODES
 from bpals.store.workspace import Workspace, sha256
@@ -25,9 +25,12 @@ from bpals.version import VERSION
 CLAIMS = 1_569_680
 COLUMNS = [
     "image_id", "finding", "says", "p_present", "trust", "trust_low", "trust_high", "agreement", "answered", "flag",
+    "verdict", "verdict_by", "readers_present", "readers_absent",
     "reasons", "review_rank", "devices", "film_checks", "method",
 ]  # fmt: skip
-FILES = {"images.parquet", "claims.parquet", "judgments/record.parquet", "signal.parquet", "report.html"}
+FILES = {
+    "images.parquet", "claims.parquet", "judgments/record.parquet", "signal.parquet", "groups.parquet", "report.html"
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +45,10 @@ def test_the_default_audit_gives_one_row_a_claim(signal):
     assert signal.select("image_id", "finding").is_unique().all()
     assert signal.columns == COLUMNS
     assert signal.schema == signal_schema(NIH.findings)
-    assert signal["film_checks"].is_null().all()  # nobody looked at a film
-    assert signal.drop("film_checks").null_count().row(0) == (0,) * (len(COLUMNS) - 1)
+    nobody = ["film_checks", "verdict", "verdict_by"]  # nobody looked at a film, and nobody read one
+    assert signal.select(pl.col(nobody).is_null().all()).row(0) == (True,) * len(nobody)
+    assert signal.drop(nobody).null_count().row(0) == (0,) * (len(COLUMNS) - len(nobody))
+    assert signal.select("readers_present", "readers_absent").unique().rows() == [(0, 0)]
     assert not signal.select(pl.selectors.float().is_nan().any()).row(0).count(True)
     assert signal["says"].value_counts(sort=True).rows() == [("absent", 1_488_504), ("present", 81_176)]
 
@@ -74,17 +79,31 @@ def test_every_reason_is_a_code_and_a_sentence(signal):
     assert set(reasons.str.extract(r"^([a-z_]+):").unique()) <= set(CODES)
 
 
-def test_without_reviews_flags_are_shares(signal):
-    """About a tenth of the presences of each finding are likely mislabelled, and everything is judged."""
+def test_the_flags_follow_from_the_calibrated_trust_and_no_share_is_fixed(signal):
+    """From the calibration that comes with bpals; the share that is flagged differs from finding to finding."""
     assert not (signal["flag"] == "unjudged").any()
+    levels = pl.when(pl.col("says") == "present").then(0.8).otherwise(0.95)
+    assert signal.filter(pl.col("flag") == "trusted").select((pl.col("trust") >= levels).all()).item()
+    assert signal.filter(pl.col("flag") == "likely_mislabelled").select((pl.col("trust") <= 0.2).all()).item()
     present = signal.filter(pl.col("says") == "present")
     likely = present.group_by("finding").agg(share=(pl.col("flag") == "likely_mislabelled").mean())
-    assert likely["share"].is_between(0.09, 0.11).all()
-    assert signal["method"].unique().to_list() == ["record-1"]
+    assert likely["share"].min() < 0.25
+    assert likely["share"].max() > 0.5
+    assert set(signal["method"].unique()) == {"record-1+nih-experts-1", "record-1+nih-experts-1/crossfit"}
+
+
+def test_without_expert_knowledge_labels_are_ranked_only(write_films, tmp_path):
+    """No label is trusted or mislabelled where nobody knows how many are wrong."""
+    _, source, _, mapping = write_films(tmp_path / "films.csv", seeds=[1])
+    run = bpals.audit(source, mapping=mapping, workspace=tmp_path / "audit")
+    assert set(run.signal["flag"].unique()) <= {"unverified", "unjudged"}
+    assert run.signal.filter(pl.col("flag") == "unverified")["review_rank"].is_unique().all()
+    assert run.record["prior"] is None
+    assert {rule["basis"] for sides in run.record["flags"].values() for rule in sides.values()} == {"none"}
 
 
 def test_the_folder_holds_what_run_json_names_and_no_litter(nih_workspace):
-    """Five files, run.json, and the lock; each file has the hash that stands there."""
+    """Six files, run.json, and the lock; each file has the hash that stands there."""
     run = json.loads((nih_workspace / "run.json").read_text())
     lying = {str(path.relative_to(nih_workspace)) for path in nih_workspace.rglob("*") if path.is_file()}
     assert set(run["files"]) == FILES
@@ -112,7 +131,9 @@ def test_run_json_says_what_was_read_and_decided(nih_workspace):
     assert judge["settings"]["seed"] == RecordJudge().seed
     assert {"commit", "dirty", "seconds", "notices", "unaudited"} <= set(run)
     assert run["calibration"] is None
-    assert set(run["flags"]) == set(NIH.findings)
+    assert run["prior"]["name"] == "nih-experts-1"
+    assert run["prior"]["commercial_use"] == "no"
+    assert set(run["flags"]) == {*NIH.findings, NODULE_OR_MASS.name, AIRSPACE_OPACITY.name}
 
 
 def test_the_report_is_one_page_about_this_audit(nih_workspace):
@@ -152,10 +173,11 @@ AGGREGATE = textwrap.dedent(
     import json, re, resource, sys
     from pathlib import Path
     from bpals.store.files import parquet
-    from bpals.findings import NIH
+    from bpals.findings import AIRSPACE_OPACITY, NIH, NODULE_OR_MASS
     from bpals.report.page import Page, render
     from world.estimating import estimate
     from bpals.types import Dataset
+    from bpals.tasks.datasets import load_calibration as load
     from bpals.store.workspace import Workspace
 
     audit = Workspace(sys.argv[1]).open()
@@ -163,7 +185,8 @@ AGGREGATE = textwrap.dedent(
         name="nih", title="NIH", vocabulary=NIH, images=audit.table("images.parquet"),
         claims=audit.table("claims.parquet"), attribution="NIH", inputs={},
     )
-    signal = estimate(dataset, audit.table("judgments/record.parquet")).table
+    found = load(audit.run["prior"]["name"])
+    signal = estimate(dataset, audit.table("judgments/record.parquet"), groups=found.groups, prior=found).table
     page = render(Page(dataset=dataset, signal=signal, groups=None, run=audit.run))
     Path(sys.argv[2]).write_bytes(parquet(signal))
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -226,7 +249,7 @@ def test_all_of_nih_is_read_and_judged_elsewhere_to_the_same_bytes(nih_workspace
 def test_a_second_audit_gives_the_same_bytes(nih_uncalibrated, nih_calibrated):
     """Every table is byte-identical elsewhere; the second was calibrated, and X01 has the bytes of the signal."""
     first, second = Workspace(nih_uncalibrated).open(), Workspace(nih_calibrated).open()
-    for name in FILES - {"report.html", "signal.parquet"}:
+    for name in FILES - {"report.html", "signal.parquet", "groups.parquet"}:
         assert first.run["files"][name] == second.run["files"][name], name
 
 

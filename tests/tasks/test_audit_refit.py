@@ -64,33 +64,23 @@ def test_films_that_also_teach_are_counted_and_what_was_shifted_is_said(files, t
     assert "refitted on" in report
 
 
-def test_a_finding_that_was_not_fitted_is_not_shifted(files, tmp_path):
-    """Its trust is that of an audit without the sample, and the note says why."""
+def test_a_sample_shifts_every_finding_that_it_speaks_of(files, tmp_path):
+    """Also one of which no other label was given: the others have taught what all findings share."""
     only = TRUTH.select("image_id", "Cardiomegaly").filter(~pl.Series(np.arange(TRUTH.height) % 10 == 0))
     only.write_csv(tmp_path / "one.csv")
     labels = f"table={tmp_path / 'one.csv'}"
     bare = bpals.audit(**WORDS, workspace=tmp_path / "bare", calibrate=labels)
     run = bpals.audit(**WORDS, workspace=tmp_path / "run", calibrate=labels, refit=f"table={files / 'sample.csv'}")
-    assert set(run.record["refit"]["shifts"]) == {"Cardiomegaly"}
+    assert set(run.record["refit"]["shifts"]) == {"Cardiomegaly", "Effusion", "Pneumothorax"}
     others = pl.col("finding") != "Cardiomegaly"
-    told, before = (each.signal.drop("review_rank") for each in (run, bare))  # which ranks all findings together
-    assert told.filter(others).equals(before.filter(others))
-    assert not told.filter(~others).equals(before.filter(~others))
-    messages = [note["message"] for note in run.record["notices"] if note["code"] == "unshifted"]
-    assert any(mentions(message, "--refit: Effusion", "not shifted") for message in messages)
-    assert len(messages) == 2
-
-
-def test_reviews_too_few_to_fit_are_not_shifted_and_say_so(files, tmp_path, capsys):
-    """The sample alone changes no trust; the same is said on screen."""
-    reads = TRUTH.head(6).select("image_id", finding=pl.lit("Effusion"), reader=pl.lit("a"), verdict=pl.lit("YES"))
-    reads.write_csv(tmp_path / "reads.csv")
-    options = ["--reviews", str(tmp_path / "reads.csv"), "--refit", f"table={files / 'sample.csv'}"]
-    assert obey([*LINE, "--workspace", str(tmp_path / "audit"), *options]) == 0
-    shown = capsys.readouterr()
-    assert "shifted nothing" in shown.out
-    assert mentions(shown.out, "Nothing was fitted")
-    assert shown.err.count("was not shifted") == 3
+    told, before = (each.signal.filter(others) for each in (run, bare))
+    assert not told["trust"].equals(before["trust"])
+    # The sample was read by experts, so its labels are settled all the same.
+    assert before["verdict"].is_null().all()
+    assert set(told["verdict_by"]) == {"adjudicated", None}
+    assert run.record["verdicts"]["adjudicated"] > bare.record["verdicts"]["adjudicated"] > 0
+    assert not run.signal.filter(~others).equals(bare.signal.filter(~others))
+    assert not [note for note in run.record["notices"] if note["code"] == "unshifted"]
 
 
 def test_a_sample_with_nothing_to_shift_is_refused(files, tmp_path):

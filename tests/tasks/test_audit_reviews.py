@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 
 import numpy as np
 import polars as pl
@@ -53,7 +54,7 @@ def test_reads_are_written_down_with_what_they_taught(audited):
     assert list(told["inputs"]) == ["reads.csv"]
     assert told["hardness"]["findings"][FINDING]["pairs"] == told["pairs"]
     assert audited.record["values"]["reviews"]["given"] == "passed"
-    assert audited.record["calibration"] is None
+    assert audited.record["calibration"]["findings"][FINDING]["n"] == told["pairs"]
 
 
 def test_flags_and_reasons_say_which_it_is(audited):
@@ -126,7 +127,6 @@ def seal_flawed(home, dataset):
         ("foreign_answers", 2, "eye: 2 of its 1,824 answers left out, about images"),
         ("reader_contradicts", 1, "1 time one reader said two things about a pair"),
         ("unknown_images", 1, "1 verdict is about 1 film that is not in this dataset (first: nowhere.png)"),
-        ("unfitted", 602, "nothing was fitted for Cardiomegaly: of its 602 expert labels none is absent"),
     ],
 )
 def test_every_flaw_is_counted_and_printed(printed, code, count, says):
@@ -177,3 +177,80 @@ def test_the_report_says_what_the_reads_taught(audited):
     told = audited.record["reviews"]
     assert mentions(page, f"{told['reads']:,} single reads", "2 readers", "split: val")
     assert f"of {told['pairs']:,} pairs" in page
+
+
+# What the readers settled leaves the audit by every door.
+
+
+@pytest.fixture(scope="module")
+def settled(audited):
+    """The labels whose two readers say the same, and that verdict."""
+    reads = pl.read_csv(audited.workspace.parent / "reads.csv").filter(pl.col("split") == "val")
+    words = reads.group_by("image_id").agg(pl.col("verdict").unique())
+    agreed = words.filter(pl.col("verdict").list.len() == 1).select("image_id", told=pl.col("verdict").list.first())
+    told = agreed.with_columns(told=pl.col("told").replace({"YES": "present", "NO": "absent"}))
+    return audited.signal.filter(pl.col("finding") == FINDING).join(told, on="image_id", maintain_order="left")
+
+
+def test_two_readers_who_agree_settle_the_label(audited, settled):
+    """And no other: not one who hedges beside, nor two who differ; the record, the report and no rank forget it."""
+    known = audited.signal.filter(pl.col("verdict").is_not_null())
+    assert known.select("image_id", "finding").equals(settled.select("image_id", "finding"))
+    assert settled["verdict"].cast(pl.String).equals(settled["told"], check_names=False)
+    assert set(settled["verdict_by"]) == {"readers"}
+    assert settled.select("readers_present", "readers_absent").sum_horizontal().unique().to_list() == [2]
+    counts = dict(settled["flag"].cast(pl.String).value_counts().iter_rows())
+    # An uncertain label has a verdict too, and nothing that could be confirmed.
+    assert counts.pop("unjudged") == (settled["says"] == "uncertain").sum() > 0
+    assert set(counts) == {"confirmed", "rejected"}
+    assert audited.record["verdicts"] == {"readers": settled.height, "adjudicated": 0, **counts}
+    assert known["review_rank"].min() == audited.signal.height - known.height + 1
+    page = " ".join(audited.report.read_text(encoding="utf-8").split())
+    assert mentions(page, f"They reject {counts['rejected']:,} and confirm {counts['confirmed']:,}")
+    assert "tone-rejected" in page
+
+
+def test_a_settled_label_is_not_sent_to_be_read_again(audited, settled):
+    """However many pairs are asked for, and though no file of reads is named."""
+    listed = bpals.next_reviews(audited.workspace, n=100_000, draw=bpals.Draw(one_per_patient=False))
+    left = audited.signal.join(settled, on=["image_id", "finding"], how="anti")
+    assert listed.height == left.filter(pl.col("says") != "uncertain").height
+    assert listed.join(settled.cast({"finding": pl.String}), on=["image_id", "finding"], how="semi").is_empty()
+
+
+def test_a_model_learns_the_verdict(audited, settled):
+    """Targets are the verdicts; a rejected label is open and weighs nothing; a confirmed one stays."""
+    soft, open_, heavy = (make(audited.signal) for make in (bpals.targets, bpals.mask, bpals.weights))
+    column = soft.findings.index(FINDING)
+    rows = [soft.image_ids.index(image) for image in settled["image_id"]]
+    assert soft.values[rows, column].tolist() == (settled["told"] == "present").cast(pl.Float64).to_list()
+    settled = settled.filter(pl.col("says") != "uncertain")
+    rows = [soft.image_ids.index(image) for image in settled["image_id"]]
+    rejected = (settled["flag"] == "rejected").to_numpy()
+    assert (np.isnan(open_.values[rows, column]) == rejected).all()
+    assert ((heavy[FINDING].to_numpy()[rows] == 0) == rejected).all()
+
+
+def test_a_verdict_leaves_in_every_format(audited, settled, tmp_path):
+    """CSV has the columns, FiftyOne is certain, and Label Studio suggests what people say."""
+    flags = {"flags": ["rejected"], "findings": [FINDING]}
+    rejected = settled.filter(pl.col("flag") == "rejected")
+    told = dict(rejected.select("image_id", "told").rows())
+    bpals.export_signal(audited.workspace, tmp_path / "signal.csv", **flags)
+    table = pl.read_csv(tmp_path / "signal.csv")
+    assert dict(table.select("image_id", "verdict").rows()) == told
+    bpals.export_signal(audited.workspace, tmp_path / "samples.json", format="fiftyone", **flags)
+    samples = json.loads((tmp_path / "samples.json").read_text())["samples"]
+    labels = {sample["filepath"]: sample["signal"]["classifications"][0] for sample in samples}
+    assert {image: label["confidence"] for image, label in labels.items()} == {
+        image: float(word == "present") for image, word in told.items()
+    }
+    kept = {image: (label["verdict"], label["p_present"]) for image, label in labels.items()}
+    assert kept == {image: (word, p) for image, word, p in rejected.select("image_id", "told", "p_present").rows()}
+    bpals.export_signal(audited.workspace, tmp_path / "tasks.json", format="label-studio", **flags)
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    choices = {task["data"]["image_id"]: task["predictions"][0]["result"][0] for task in tasks}
+    assert {image: each["value"]["choices"][0] for image, each in choices.items()} == told
+    assert {each["meta"]["bpals_signal"]["verdict_by"] for each in choices.values()} == {"readers"}
+    # Nothing here is left to read, so nothing is the least trusted.
+    assert {task["predictions"][0]["score"] for task in tasks} == {None}

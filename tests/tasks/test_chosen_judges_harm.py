@@ -18,13 +18,14 @@ from world.estimating import estimate
 
 @pytest.fixture(scope="module")
 def nih(nih_workspace):
-    """The audited NIH record: the dataset, what the record judge said of it, and the signal that it made."""
+    """The audited NIH record: the dataset, what the record judge said of it, and its signal without any expert."""
     audit = Workspace(nih_workspace).open()
     dataset = Dataset(
         name="nih", title="NIH", vocabulary=NIH, images=audit.table("images.parquet"),
         claims=audit.table("claims.parquet"), attribution="NIH", inputs={},
     )  # fmt: skip
-    return dataset, audit.table("judgments/record.parquet"), audit.table("signal.parquet")
+    judgments = audit.table("judgments/record.parquet")
+    return dataset, judgments, estimate(dataset, judgments).table
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,16 @@ def test_two_judges_that_err_apart_are_worth_nearly_two(found):
     assert mean["effective_judges"] > 1.5
 
 
+@pytest.mark.parametrize("guesser", ["blind", "stub"])
+def test_a_judge_without_a_signal_has_no_worth(judged, guesser):
+    """Its errors hardly correlate with anybody's, which would make it a whole judge; its letter is named instead."""
+    found = bpals.compare("sharp", guesser, workspace=judged, reference=EXPERTS, resampling=QUICK)
+    for row in found.dependence:
+        assert (row["no_signal"], row["effective_judges"]) == (["b"], None)
+    both = bpals.compare("sharp", "blunt", workspace=judged, resampling=QUICK)
+    assert all(row["no_signal"] == [] and row["effective_judges"] > 1 for row in both.dependence)
+
+
 def test_a_judge_that_does_not_look_shows_it(judged):
     """It says yes to every film, moves by nothing when another film takes its place, and is at chance."""
     found = bpals.compare("blind", "sharp", workspace=judged, resampling=QUICK)

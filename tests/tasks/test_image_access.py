@@ -1,13 +1,17 @@
 """The films of a dataset as a judge is shown them: found, drawn, read, remembered."""
 
 import dataclasses
+import io
 import shutil
 import tarfile
 
 import pytest
+from PIL import Image
 
+import bpals
 from bpals.errors import UsageError
 from bpals.store.workspace import Workspace
+from bpals.tasks.image_access import REPORT_PX, STREAMED, report_images
 from bpals.tasks.judge import Order, run_judge
 from world import datasets
 from world.datasets import ask
@@ -64,3 +68,54 @@ def test_the_workspace_remembers_the_films_and_the_dataset(small, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     again = run_judge("stub:", workspace=home, order=Order(limit_images=5, workers=0))
     assert (again.films, again.state) == (5, "done")
+
+
+def test_the_report_shows_real_films_small_and_without_a_tag(data_folder, tmp_path):
+    """Originals of 1,024 px, one of them in colour with transparency, become grey JPEGs of 256 px and some KB."""
+    originals = data_folder / "images" / "originals"
+    image_ids = sorted(file.name for file in originals.glob("*.png"))
+    home = Workspace(tmp_path / "audit")
+    home.remember(images=str(originals))
+    found = report_images(home, [*image_ids, "nobody.png"])
+    assert sorted(found) == image_ids
+    for content in found.values():
+        with Image.open(io.BytesIO(content)) as image:
+            assert (image.format, image.mode, max(image.size)) == ("JPEG", "L", REPORT_PX)
+            assert not image.getexif()
+    assert max(map(len, found.values())) < 20_000
+
+
+def test_no_image_stops_a_report(small, tmp_path):
+    """A broken one has its reason, one in a compressed tar is not unpacked, and a folder that is gone holds none."""
+    broken, image_ids = tmp_path / "broken", small.image_ids[:3]
+    shutil.copytree(small.images, broken)
+    (broken / image_ids[0]).write_bytes((broken / image_ids[0]).read_bytes()[:200])
+    (broken / image_ids[1]).unlink()
+    home = Workspace(tmp_path / "audit")
+    home.remember(images=str(broken))
+    found = report_images(home, image_ids)
+    assert set(found) == {image_ids[0], image_ids[2]}
+    assert isinstance(found[image_ids[0]], str)
+    assert isinstance(found[image_ids[2]], bytes)
+    with tarfile.open(tmp_path / "films.tar.gz", "w:gz") as archive:
+        archive.add(small.images, "films")
+    home.remember(images=str(tmp_path / "films.tar.gz"))
+    assert report_images(home, image_ids) == dict.fromkeys(image_ids, STREAMED)
+    for gone in (tmp_path / "gone", tmp_path):
+        (tmp_path / "films.tar.gz").unlink(missing_ok=True)
+        shutil.rmtree(broken, ignore_errors=True)
+        home.remember(images=str(gone))
+        assert report_images(home, image_ids) == {}
+
+
+def test_an_audit_shows_the_images_that_a_judge_was_asked_about(small, tmp_path):
+    """`judge run --images` told the workspace where they are; the report of an audit elsewhere has none."""
+    ask("stub:", small, tmp_path / "audit", limit_images=6)
+    source = {"source": small.source, "mapping": small.mapping}
+    pages = [bpals.audit(workspace=tmp_path / name, **source).report.read_text() for name in ("audit", "other")]
+    assert ["data:image/jpeg;base64," in page for page in pages] == [True, False]
+    shutil.rmtree(tmp_path / "films", ignore_errors=True)
+    Workspace(tmp_path / "audit").remember(images=str(tmp_path / "gone"))
+    again = bpals.audit(workspace=tmp_path / "audit", **source).report.read_text()
+    assert "It is not shown: image not at hand." in again
+    assert "No label has another flag." in again

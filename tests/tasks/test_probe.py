@@ -95,6 +95,22 @@ def test_what_was_seen_is_not_looked_at_again(whole, tiny, small, tmp_path):
         assert (again / "judgments" / name).read_bytes() == (home / "judgments" / name).read_bytes()
 
 
+def test_a_probe_on_soft_targets_stands_beside_the_one_on_labels(whole, tiny, small, tmp_path):
+    """--targets signal: another name, another card, other answers from the same features; a third kind is refused."""
+    home = shutil.copytree(whole[0], tmp_path / "again")
+    run, said = probe(tiny, small, home, options={"targets": "signal"})
+    assert (run.name, run.tally.films_all, run.counts["failed"]) == ("probe-tiny-signal", 0, 3)
+    assert run.card.settings["targets"] == "signal"
+    assert any(sentence.startswith("making soft targets: 5 audits") for sentence in said)
+    assert Workspace(home).judge_names() == ["probe-tiny", "probe-tiny-signal"]
+    assert answers(home).equals(answers(whole[0]))
+    again, said = probe(tiny, small, home, options={"targets": "signal"})
+    assert again.counts == run.counts
+    assert any(sentence.startswith("nothing is new: ") for sentence in said)
+    with pytest.raises(UsageError, match="hunches"):
+        probe(tiny, small, home, options={"targets": "hunches"})
+
+
 def test_another_label_or_a_damaged_seal_is_learnt_from_anew(whole, tiny, small, tmp_path):
     """What was sealed stands for the same films and labels alone, and only where it is whole."""
     home = shutil.copytree(whole[0], tmp_path / "again")

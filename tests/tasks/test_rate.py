@@ -88,6 +88,18 @@ def test_a_second_plan_adds_to_the_first(home):
     assert told.rates["anytime_low"][0] is not None
 
 
+def test_a_plan_of_another_finding_has_a_list_of_its_own(home):
+    """Also after several draws of the first one; a list of both holds what is new of each."""
+    bpals.plan_rate(home, findings=["Effusion"], reads=40)
+    bpals.plan_rate(home, findings=["Effusion"], reads=60)
+    other = bpals.plan_rate(home, findings=["Cardiomegaly"], reads=50)
+    assert other.reading_list["finding"].unique().to_list() == ["Cardiomegaly"]
+    assert other.reading_list.height == 50
+    both = bpals.plan_rate(home, findings=["Effusion", "Cardiomegaly"], reads=70).reading_list
+    assert dict(both.group_by("finding").len().iter_rows()) == {"Effusion": 10, "Cardiomegaly": 20}
+    assert both.join(other.reading_list, on=["image_id", "finding"], how="semi").is_empty()
+
+
 def test_a_width_is_planned_for(home):
     """A narrower interval takes more reads."""
     wide, narrow = (bpals.plan_rate(home, findings=["Effusion"], width=w, seed=0).reads for w in (0.2, 0.1))

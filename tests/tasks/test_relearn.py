@@ -176,13 +176,13 @@ def test_every_step_can_be_made_again(home, reads, tmp_path):
     assert relearn(home, reads).version == version(other)
 
 
-def test_few_reads_teach_nothing_and_say_so(home, reads):
-    """With too few errors of a finding its trust stays, and the run says how many there were."""
+def test_few_reads_teach_a_little(home, reads):
+    """Learning begins with the first reads: every trust may move, and none far."""
+    before = bpals.load_signal(home)["trust"]
     learned = relearn(home, replace(reads, table=reads.table.head(60)))
-    assert learned.fitted == {}
-    assert 0 < learned.untaught["Effusion"] < 15
-    assert learned.changed["trust"] == 0
-    assert "unfitted" in {notice.code for notice in learned.notices}
+    assert learned.fitted["Effusion"]["n"] > 0
+    assert learned.changed["trust"] > 0
+    assert float((bpals.load_signal(home)["trust"] - before).abs().mean()) < 0.2
 
 
 def test_no_reads_at_all_give_the_audit_back(home, reads):

@@ -221,11 +221,19 @@ class FaultyServer:
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         loop.set_exception_handler(lambda *_: None)
         self._halt = lambda: loop.call_soon_threadsafe(stopped.set)
-        server = await asyncio.start_server(self._connection, sock=listener, ssl=self.tls, limit=2**26)
+        serving = set()
+
+        def connected(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+            # At once, not in the task: one that is cancelled before it begins would leave its socket open.
+            self._open.add(out)
+            serving.add(task := loop.create_task(self._connection(reader, out)))
+            task.add_done_callback(serving.discard)
+
+        server = await asyncio.start_server(connected, sock=listener, ssl=self.tls, limit=2**26)
         self._started.set()
         await stopped.wait()
         server.close()
-        for out in self._open:
+        for out in {*self._open}:
             out.transport.abort()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
@@ -236,7 +244,6 @@ class FaultyServer:
     async def _connection(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         """Serve one connection, request after request."""
         self.seen.connections += 1
-        self._open.add(out)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, ssl.SSLError):
             while True:
                 lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")

@@ -39,8 +39,8 @@ def used_judges(dataset, judgments, panel):
     return laid.findings.with_used(skill).judges
 
 
-def estimate(dataset, judgments, reference=None, *, panel=None, reviews=None, group_judgments=None, **more):
-    """Estimate the signal of a dataset."""
-    groups = groups_of(dataset.vocabulary, reference, reviews)
+def estimate(dataset, judgments, reference=None, *, panel=None, reviews=None, group_judgments=None, groups=(), **more):
+    """Estimate the signal of a dataset; `groups` are those of a prior."""
+    groups = list(dict.fromkeys([*groups_of(dataset.vocabulary, reference, reviews), *groups]))
     laid, skill = laid_out(dataset, judgments, panel, groups=groups, group_judgments=group_judgments)
     return trust.estimate(laid, reference, skill=skill, reviews=reviews, **more)

@@ -27,7 +27,7 @@ MASKS = (
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"\b\d+(\.\d+)? (m?s|min|h|MB|GB|kB)\b"), "AMOUNT"),
     (re.compile(r"\bprocess \d+"), "process N"),
-    (re.compile(rf"(?<![\d.]){re.escape(VERSION)}(?![\d.])"), "VERSION"),
+    (re.compile(rf"(?<![\d.]){re.escape(VERSION)}(?!\.?\d)"), "VERSION"),
     (re.compile(r"VERSION commit HASH(, with uncommitted changes)?"), "VERSION"),
     # Another processor may round the last digit otherwise; the width stays, and so do the columns of a table.
     (re.compile(r"(?<=\.)\d+\b"), lambda digits: "#" * len(digits[0])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -133,6 +134,19 @@ def save_siglip(folder: Path, *, seed: int = 4) -> Path:
     image_processor = transformers.SiglipImageProcessorPil(size={"height": SIDE_PX, "width": SIDE_PX})
     processor = transformers.SiglipProcessor(image_processor=image_processor, tokenizer=text)
     return _save(folder, transformers.SiglipModel(config), processor)
+
+
+def save_vit(folder: Path, *, seed: int = 0) -> Path:
+    """Save a ViT of one layer for images of 32 px, without a pooling layer, as many are saved."""
+    torch.manual_seed(seed)
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8
+    )
+    transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    shown = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
+    shown |= {"image_mean": [0.5] * 3, "image_std": [0.25] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(shown))
+    return folder
 
 
 def make_tokenizer(

@@ -60,11 +60,15 @@ def headline(found: Comparison) -> str:
         return "Too few pairs that both answered are known to be present or absent to say who is right."
     low, high = scored[-1]["auroc_difference_low"], scored[-1]["auroc_difference_high"]
     ahead = "A is ahead" if low > 0 else "B is ahead" if high < 0 else "neither is ahead beyond chance"
+    first = f"Against {_spoken(against)} {ahead}: AUROC {_difference(scored[-1], 'auroc_difference')}."
+    if lacks := _without_signal(together[-1]):
+        return f"{first}\nNo signal, so no worth: {lacks}. The 95 % interval of the AUROC does not lie above .5."
     figure, worth = _figure(together[-1], "error_correlation"), number(together[-1]["effective_judges"], 2)
-    return (
-        f"Against {_spoken(against)} {ahead}: AUROC {_difference(scored[-1], 'auroc_difference')}.\n"
-        f"Their errors correlate by {figure}: together they are worth {worth} independent judges."
-    )
+    return f"{first}\nTheir errors correlate by {figure}: together they are worth {worth} independent judges."
+
+
+def _without_signal(row: Row) -> str:
+    return " and ".join(letter.upper() for letter in row["no_signal"])
 
 
 def _judges(found: Comparison) -> Table:
@@ -105,7 +109,9 @@ def _dependence(name: str, rows: Sequence[Row]) -> Table:
     lines = []
     for row in rows:
         figures = [_figure(row, figure) for figure in ("agreement", "kappa", "error_correlation")]
-        lines.append([row["finding"], _count(row.get("n")), *figures, number(row["effective_judges"], 2)])
+        lacks = _without_signal(row)
+        worth = f"no signal: {lacks}" if lacks else number(row["effective_judges"], 2)
+        lines.append([row["finding"], _count(row.get("n")), *figures, worth])
     return sheet(f"Wrong together: calls against {name}", ["finding"], numbers, lines)
 
 

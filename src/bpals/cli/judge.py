@@ -18,6 +18,7 @@ from bpals.cli.compare import compare
 from bpals.cli.terminal import AS_JSON, AUDIT, JUDGE, NEW_WORKSPACE, SPLIT, WORKSPACE, Row, number, sheet, takes
 from bpals.errors import UnknownName, UsageError
 from bpals.images.prepare import Preparation
+from bpals.judges.fine_tuning import Schedule
 from bpals.judges.runner.ray_executor import RayExecutor
 from bpals.judges.runner.retry import RunPolicy
 from bpals.judges.runner.transport import Endpoint
@@ -40,6 +41,7 @@ from bpals.tasks.judge_status import asked_status, looking_status, status_of
 from bpals.tasks.merge import Merged
 from bpals.tasks.merge import merge as merge_workspaces
 from bpals.tasks.probe import run_probe
+from bpals.tasks.train import Plan, train_judge
 from bpals.text import several
 from bpals.types import OUTCOME
 
@@ -240,6 +242,42 @@ app.command(
 )(terminal.expanded(run, own=_own_options(RUN_NOW)))
 
 
+@app.command("train", epilog="Example: bpals judge train lite0 --images films --epochs 4")
+def train(  # noqa: PLR0913  an option of the command is a parameter
+    backbone: Annotated[str, typer.Argument(metavar="BACKBONE", help="lite0, timm:NAME or hf:FOLDER.")] = "lite0",
+    images: Annotated[Path | None, takes("PATH", "The images: a folder, tar or zip. Remembered.")] = None,
+    workspace: NEW_WORKSPACE = AUDIT,
+    source: Annotated[str | None, takes("SOURCE", "The dataset, as in `bpals audit`; remembered.")] = None,
+    mapping: Annotated[str | None, takes("FILE.toml|NAME", "How to read a table.")] = None,
+    targets: Annotated[str, takes("labels|signal", "Train on the labels, or on soft targets.")] = "signal",
+    size: Annotated[str, takes("PXxEPOCHS", "The side of an image, and how often each is seen.")] = "160x4",
+    folds: Annotated[int, takes("K", "Folds of patients: one network each.")] = 5,
+    fold: Annotated[int | None, takes("I", "Train this fold alone, as one of several machines.")] = None,
+    device: Annotated[str, takes("DEVICE", "auto, cpu, cuda or mps.")] = "auto",
+    seed: Annotated[int, takes("N", "Where the draws start.")] = 0,
+    limit_images: Annotated[int | None, takes("N", "Train on N images, drawn at random.")] = None,
+) -> None:
+    """Fine-tune a judge on the images, one network per fold of patients; kill it when you like, it goes on."""
+    side, _, epochs = size.partition("x")
+    if not (side.isdigit() and epochs.isdigit()):
+        raise UsageError(f"--size {size} is no side and number of epochs. Type: --size 160x4")
+    plan = Plan(
+        backbone=backbone,
+        targets=targets,
+        folds=folds,
+        only_fold=fold,
+        device=device,
+        schedule=Schedule(side_px=int(side), epochs=int(epochs), seed=seed),
+    )
+    order = Order(source=source, mapping=mapping, limit_images=limit_images, seed=seed)
+    line = terminal.LiveLine()
+    with line:
+        done = train_judge(plan, images=images, workspace=workspace, order=order, watch=line.draw, say=line.note)
+    _print_run(done, workspace)
+    if code := EXIT.get(done.state, 0):
+        raise typer.Exit(code)
+
+
 @app.command("merge", epilog="Example: bpals judge merge shard-1 shard-2 --workspace audit")
 def merge(
     parts: Annotated[list[Path], typer.Argument(metavar="DIR...", help="The workspaces of the shards; only read.")],
@@ -327,6 +365,7 @@ def card(
         print("This judge's licence forbids commercial use: no commercial edition may rest on it.")
     print()
     _print_skill(found["skill"])
+    terminal.print_notes(found["notices"])
 
 
 def _print_field(name: str, value: Any) -> None:
@@ -359,7 +398,8 @@ def _print_skill(rows: list[Row]) -> None:
         verdict = "signal" if row["signal"] else "no signal" if row["auroc"] is not None else few
         interval = "-" if row["auroc"] is None else f"{number(row['low'])} to {number(row['high'])}"
         counts = [f"{row['n']:,}", f"{row['positives']:,}"]
-        lines.append([row["finding"], row["against"], *counts, number(row["auroc"]), interval, verdict])
+        against = "labels" if row["against"] == "claims" else row["against"]
+        lines.append([row["finding"], against, *counts, number(row["auroc"]), interval, verdict])
     title = "How well it tells images apart, patients taken whole"
     terminal.print_tables([sheet(title, ["finding", "against"], numbers, lines)], markup=False)
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from bpals.cli import terminal
 from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, number, sheet, takes
 from bpals.errors import UsageError
+from bpals.reviews.verdicts import VERDICT_WORDS
 from bpals.tasks.rate import Plan, Rates, plan_rate, write_list
 from bpals.tasks.rate import rate as estimate_rates
 from bpals.text import several
@@ -26,6 +27,7 @@ MOSTLY_ABSENCES = (
     "Labels of absence are many and mostly right, so the rate of both is near theirs; look at the rate of presences "
     "before you train on them."
 )
+ONE_LOOK, AT_ANY_TIME = "95 % interval", "95 % at any time"
 KINDS = {"all": "both", "present": "presence", "absent": "absence"}
 WIDTH = 110
 """Columns of a table that is written to a file or a pipe."""
@@ -46,6 +48,10 @@ def rate(  # noqa: PLR0913  an option of the command is a parameter
     simple_random: Annotated[
         bool, typer.Option("--simple-random", help="Every pair of a finding had the same chance to be read.")
     ] = False,
+    any_time: Annotated[
+        bool,
+        typer.Option("--any-time", help="Print the interval that holds however often you look, not that for one look."),
+    ] = False,
     out: Annotated[Path | None, takes("FILE", "Also write the reads with the chance of each being drawn.")] = None,
     as_json: AS_JSON = False,
     seed: SEED = 0,
@@ -59,14 +65,18 @@ def rate(  # noqa: PLR0913  an option of the command is a parameter
             "there is nothing to rate. Type: bpals rate --reviews FILE, or first: bpals rate plan --reads 300"
         )
     found = estimate_rates(workspace, reviews=reads, group_by=group_by or (), simple_random=simple_random, seed=seed)
+    if any_time and found.rates["anytime_low"].null_count() == found.rates.height:
+        raise UsageError(
+            "--any-time needs reads in the order of a list of `bpals rate plan`. Leave it out, or type: bpals rate plan"
+        )
     if out is not None:
         terminal.write_text(found.reviews.write_csv(), out, "--out")
     if as_json:
         record = {"rates": found.rates.to_dicts(), "meta": found.meta, "notes": [note.message for note in found.notes]}
         print(json.dumps(record, indent=1, allow_nan=False))
     else:
-        terminal.print_tables(tables(found.rates), WIDTH)
-        print(*meaning(found), sep="\n")
+        terminal.print_tables(tables(found.rates, any_time=any_time), WIDTH)
+        print(*meaning(found, any_time=any_time), sep="\n")
     terminal.print_notes(note.message for note in found.notes)
 
 
@@ -109,36 +119,37 @@ def plan(
     print(next_step(made, str(out), str(workspace)))
 
 
-def tables(rates: pl.DataFrame) -> list[Table]:
+def tables(rates: pl.DataFrame, *, any_time: bool = False) -> list[Table]:
     """Every table: the rates, the groups of patients, and what readers' doubts and errors do to them."""
     rows = rates.to_dicts()
     whole = [row for row in rows if row["group_by"] is None]
     columns = dict.fromkeys(row["group_by"] for row in rows if row["group_by"])
-    drawn = [_rates("Share of labels that readers reject", "labels of", [(KINDS[row["says"]], row) for row in whole])]
-    drawn += [
-        _rates(f"By {column}", column, [(row["group"], row) for row in rows if row["group_by"] == column])
-        for column in columns
-    ]
+    kinds = [(KINDS[row["says"]], row) for row in whole]
+    drawn = [_rates("Share of labels that readers reject", "labels of", kinds, any_time=any_time)]
+    for column in columns:
+        groups = [(row["group"], row) for row in rows if row["group_by"] == column]
+        drawn.append(_rates(f"By {column}", column, groups, any_time=any_time))
     doubtful = [row for row in whole if row["says"] == "all" and (row["unsettled"] or row["corrected"] is not None)]
     return [*drawn, _doubts(doubtful)] if doubtful else drawn
 
 
-def _rates(title: str, kind: str, rows: list[tuple[str, Row]]) -> Table:
+def _rates(title: str, kind: str, rows: list[tuple[str, Row]], *, any_time: bool) -> Table:
     """One line per row, each with its kind; a finding is named once."""
-    table = sheet(title, ["finding", kind], ("labels", "read", "wrong", "error rate", "95 % interval", "at any time"))
+    interval, low, high = (AT_ANY_TIME, "anytime_low", "anytime_high") if any_time else (ONE_LOOK, "low", "high")
+    table = sheet(title, ["finding", kind], ("labels", "read", "wrong", "error rate", interval))
     last = None
     for name, row in rows:
         if row["finding"] != last:
             table.add_section()
         counts = [f"{row[name]:,}" for name in ("claims", "read", "wrong")]
-        spans = _span(row), _span(row, "anytime_low", "anytime_high")
-        table.add_row("" if row["finding"] == last else row["finding"], name, *counts, _percent(row["rate"]), *spans)
+        figures = _percent(row["rate"]), _span(row, low, high)
+        table.add_row("" if row["finding"] == last else row["finding"], name, *counts, *figures)
         last = row["finding"]
     return table
 
 
 def _doubts(rows: list[Row]) -> Table:
-    numbers = ("unsettled", "with them", "twice", "sens.", "spec.", "corrected", "95 % interval")
+    numbers = ("unsettled", "with them", "twice", "sens.", "spec.", "corrected", ONE_LOOK)
     table = sheet("What readers were unsure of, and their own errors", ["finding"], numbers)
     for row in rows:
         skill = [number(row[name], 2) for name in ("sensitivity", "specificity")]
@@ -150,13 +161,18 @@ def _doubts(rows: list[Row]) -> Table:
     return table
 
 
-def meaning(found: Rates) -> list[str]:
+def meaning(found: Rates, *, any_time: bool = False) -> list[str]:
     """Say what the numbers are, and what they are not."""
     rows = found.rates.filter(pl.col("group_by").is_null(), pl.col("says") == "all").to_dicts()
     lines = [OF_THIS_DATASET, MOSTLY_ABSENCES]
-    if any(row["anytime_low"] is not None for row in rows):
+    if any_time:
         lines.append(
-            "Stop reading when you like only by the last column; the 95 % interval holds for one look, fixed before."
+            "This interval holds at every look: read on or stop as you like. The usual one is mostly narrower."
+        )
+    elif any(row["anytime_low"] is not None for row in rows):
+        lines.append(
+            "The 95 % interval holds for one look, after as many reads as you fixed before. To look again and again, "
+            "and stop when you like: --any-time."
         )
     if unread := [row["finding"] for row in rows if row["unread_share"] > 0]:
         lines.append(
@@ -202,8 +218,8 @@ def next_step(plan: Plan, file: str, workspace: str) -> str:
     pairs = several(plan.reading_list.height, "pair")
     before = " and once more --reviews for each list of before" if plan.batch > 1 else ""
     return (
-        f"{file}: {pairs} to read, in this order. Fill in 'verdict' (present, absent, "
-        "uncertain or unreadable) and 'reader', without looking at the labels.\n"
+        f"{file}: {pairs} to read, in this order. Fill in 'verdict' ({VERDICT_WORDS}) and "
+        "'reader', without looking at the labels.\n"
         f"Then type: bpals rate --reviews {file} --workspace {workspace}{before}"
     )
 

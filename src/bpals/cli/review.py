@@ -10,26 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from getpass import getpass
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from bpals.cli import terminal
-from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, sheet, takes
+from bpals.cli.terminal import AS_JSON, AUDIT, WORKSPACE, Row, fitting, sheet, takes
 from bpals.errors import MissingExtra, UsageError
 from bpals.registry import EXPORTS, option
-from bpals.reviews.verdicts import write_sheet
+from bpals.reviews.verdicts import VERDICT_WORDS, write_sheet
 from bpals.signal.queue import Draw
 from bpals.signal.value import Worth
 from bpals.store.workspace import DEMO
 from bpals.tasks.demo import make_demo
 from bpals.tasks.reading_list import reading_list
 from bpals.tasks.review_files import as_json as import_json
-from bpals.tasks.review_files import export_reviews, import_reviews
+from bpals.tasks.review_files import export_reviews, export_signal, import_reviews
 from bpals.tasks.study_progress import study_progress
 from bpals.text import several
 
@@ -40,8 +39,6 @@ COMMAND_LINE = "command line"
 """Who made a change, as the log says it."""
 WIDTH = 110
 """Columns of a table that is written to a file or a pipe, where COLUMNS does not say how many."""
-APART = 2
-"""Blanks between two columns."""
 VERSION = slice(len("sha256:"), len("sha256:") + 12)
 """What is shown of a signal's hash."""
 FORMATS = EXPORTS.names()
@@ -257,7 +254,7 @@ def progress_of_study(
     ]
     for title, (head, *rows) in shown:
         if rows:
-            console.print(*_fitting(title, head, rows, console.width))
+            console.print(*fitting(sheet(title, head[:1], head[1:], rows), console))
     terminal.print_notes(found["notices"])
 
 
@@ -337,26 +334,6 @@ def _fits(rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
     return "What was read became a new signal", [head, *body]
 
 
-def _fitting(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Table]:
-    """Make one table, or several under each other that repeat the first column where all columns are too wide."""
-    texts = list(zip(head, *rows, strict=True))
-    wide = [max(len(line) for text in column for line in text.split("\n")) + APART for column in texts]
-    starts = [1]
-    used = wide[0]
-    for at in range(1, len(head)):
-        if at > starts[-1] and used + wide[at] > width:
-            starts.append(at)
-            used = wide[0]
-        used += wide[at]
-    tables = []
-    for begin, end in pairwise([*starts, len(head)]):
-        table = sheet(title if begin == 1 else "", [head[0]], head[begin:end])
-        for row in rows:
-            table.add_row(row[0], *row[begin:end])
-        tables.append(table)
-    return tables
-
-
 @app.command("export", epilog="Example: bpals review export --format label-studio --out tasks.json")
 def export(
     out: Annotated[Path, takes("FILE", "A new file, or for dicom-sr a new folder.")],
@@ -424,6 +401,9 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
     out: Annotated[
         Path | None, takes("FILE", "Write a sheet for the reader to fill in, and FILE's key beside it.")
     ] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="Instead of a sheet: label-studio, pre-annotated.")
+    ] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Draw the pairs that an expert should read next: most by value, a share at random, in one unmarked order."""
@@ -437,6 +417,9 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
             random_share=random_share, seed=seed, one_per_patient=not all_films, readers_per_pair=readers_per_pair
         ),
     )
+    if format_ is not None:
+        _pre_annotated(listed.table, workspace, out, format_, as_json=as_json)
+        return
     key = None if out is None else write_sheet(listed.table, out)
     if as_json:
         print(json.dumps(listed.table.to_dicts(), indent=1, allow_nan=False))
@@ -445,9 +428,21 @@ def next_(  # noqa: PLR0913  an option of the command is a parameter
             print(f"{image}  {finding}")
     else:
         pairs = several(listed.table.height, "pair")
-        print(f"{pairs} in {out}, to be filled in: reader, and verdict YES, NO or HEDGE")
+        print(f"{pairs} in {out}, to be filled in: reader, and verdict ({VERDICT_WORDS})")
         print(f"the chances of being drawn in {key}: keep it beside the sheet and from the reader")
     terminal.print_notes(notice.message for notice in listed.notices)
+
+
+def _pre_annotated(listed: pl.DataFrame, workspace: Path, out: Path | None, name: str, *, as_json: bool) -> None:
+    """Write a reading list for another tool, with what the judges say of it."""
+    if out is None:
+        raise UsageError(f"--format {name} needs a file. Type: --format {name} --out tasks.json")
+    done = export_signal(workspace, out, format=name, pairs=listed)
+    if as_json:
+        print(json.dumps({"path": str(done.path), "labels": done.labels}, indent=1))
+        return
+    print(f"{several(done.labels, 'pair')} in {done.path}, with what the judges say")
+    print("reads of it are not blind: they are kept, and do not vote")
 
 
 def _gains(words: list[str]) -> dict[str, float]:

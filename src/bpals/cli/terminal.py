@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
@@ -16,8 +17,8 @@ from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
+from rich.text import Text, TextType
 
 from bpals.errors import UsageError
 from bpals.registry import options_of
@@ -46,6 +47,7 @@ RESAMPLING_SEED = Annotated[int, typer.Option(help="Where the resampling starts.
 JUDGE = "A judge of the workspace; `record` is the metadata judge."
 
 PLAIN_EVERY_S = 10.0
+UNLIMITED = 10_000  # columns
 
 
 @dataclass(slots=True)
@@ -154,7 +156,40 @@ def print_tables(tables: Iterable[Table], width: int = 100, *, markup: bool = Tr
     """Print tables under one another."""
     console = wide_console(width, markup=markup)
     for table in tables:
-        console.print(table)
+        for part in fitting(table, console):
+            console.print(part)
+
+
+def fitting(table: Table, console: Console) -> Iterator[Table]:
+    """Cut a table that is too wide into tables under one another, each with the columns of words.
+
+    Rich would squeeze the words until nobody can read them, and then cut the numbers.
+    """
+    words = [column for column in table.columns if not column.no_wrap]
+    waiting = [column for column in table.columns if column.no_wrap]
+    # Without this, what a table measures stops at the console's width.
+    unlimited = console.options.update(width=UNLIMITED)
+    if not words or not waiting or console.measure(table, options=unlimited).maximum <= console.width:
+        yield table
+        return
+    title = table.title
+    while waiting:
+        shown = waiting[:1]
+        while len(shown) < len(waiting):
+            wider = _with_columns(table, [*words, *waiting[: len(shown) + 1]], title)
+            if console.measure(wider, options=unlimited).maximum > console.width:
+                break
+            shown = waiting[: len(shown) + 1]
+        yield _with_columns(table, [*words, *shown], title)
+        title, waiting = None, waiting[len(shown) :]
+
+
+def _with_columns(table: Table, columns: Sequence[Column], title: TextType | None) -> Table:
+    """Copy a table with some of its columns."""
+    part = copy.copy(table)
+    part.title = title
+    part.columns = [replace(column, _index=place) for place, column in enumerate(columns)]
+    return part
 
 
 def sheet(title: str, words: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]] = ()) -> Table:

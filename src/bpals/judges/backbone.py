@@ -217,6 +217,18 @@ def open_hf(model: str, revision: str) -> Backbone:
 def open_timm(model: str, revision: str) -> Backbone:
     """Open a model of timm by its name, or a folder with `config.json` and `model.safetensors`."""
     torch = import_package("torch", model)
+    network, identity, version = open_timm_network(model, revision)
+
+    def run(inputs: Floats) -> Floats:
+        with torch.no_grad():
+            return np.asarray(network(torch.from_numpy(inputs)).float().numpy())
+
+    engine = f"timm {version} / torch {torch.__version__}"
+    return _torch_backbone(str(identity["model"]), engine, identity, run)
+
+
+def open_timm_network(model: str, revision: str) -> tuple[Any, dict[str, Any], str]:
+    """Load a model of timm without its head: the network, everything that could change a number, timm's version."""
     mend_torchvision()
     if find_spec("timm") is None:
         raise UsageError(f"timm:{model} needs timm. Type: {install_line(package='timm')}")
@@ -238,11 +250,6 @@ def open_timm(model: str, revision: str) -> Backbone:
     if revision not in {"", weights, f"sha256:{weights}"}:
         raise JudgeError(f"timm:{model}: its weights have the sha256 {weights}, not {revision}. Leave out @{revision}")
     config = timm.data.resolve_model_data_config(network)
-
-    def run(inputs: Floats) -> Floats:
-        with torch.no_grad():
-            return np.asarray(network(torch.from_numpy(inputs)).float().numpy())
-
     identity = {
         "model": folder.name if folder.is_dir() else model,
         "weights": weights,
@@ -250,8 +257,7 @@ def open_timm(model: str, revision: str) -> Backbone:
         "mean": list(config["mean"]),
         "deviation": list(config["std"]),
     }
-    engine = f"timm {timm.__version__} / torch {torch.__version__}"
-    return _torch_backbone(str(identity["model"]), engine, identity, run)
+    return network, identity, str(timm.__version__)
 
 
 LIBRARIES = {"timm": open_timm, "hf": open_hf}
@@ -334,11 +340,8 @@ def _weights_file(given: str | os.PathLike[str] | None) -> Path:
 def _network(weights: Path) -> Any:
     """Make the network in torch, its head cut off and its means kept: uint8 `[n, 224, 224]` -> 2,576 numbers."""
     torch = import_module("torch")
-    net = import_module(ARCHITECTURE).EfficientNet.from_name("efficientnet-lite0")
-    net.load_state_dict(torch.load(weights, weights_only=True, map_location="cpu"))
-    # The three channels of a grey film are the same: their weights are added up once instead of at every pixel.
+    net = lite0_network(weights)
     stem = net._conv_stem  # noqa: SLF001  the package has no other name for it
-    stem.weight = torch.nn.Parameter(stem.weight.sum(1, keepdim=True))
     fields = torch.from_numpy(_fields())
 
     class Stages(torch.nn.Module):  # type: ignore[misc,name-defined]  # torch is an extra, and untyped here
@@ -360,6 +363,17 @@ def _network(weights: Path) -> Any:
             return torch.cat([*kept, grid], 1)
 
     return Stages().eval()
+
+
+def lite0_network(weights: Path | None = None) -> Any:
+    """Make Lite0 in torch, for images of one channel; its weights are those of the installed package."""
+    torch = import_module("torch")
+    net = import_module(ARCHITECTURE).EfficientNet.from_name("efficientnet-lite0")
+    net.load_state_dict(torch.load(weights or _weights_file(None), weights_only=True, map_location="cpu"))
+    # The three channels of a grey film are the same: their weights are added up once instead of at every pixel.
+    stem = net._conv_stem  # noqa: SLF001
+    stem.weight = torch.nn.Parameter(stem.weight.sum(1, keepdim=True))
+    return net
 
 
 def _fields() -> npt.NDArray[np.float32]:
@@ -408,6 +422,12 @@ def _difference(network: Any, made: Backbone) -> float:
 class ProbeOptions:
     """The options of `probe:`."""
 
+    targets: str = option(
+        "labels",
+        "Fit on the labels, or on soft targets: audits without the judged patients make them.",
+        metavar="labels|signal",
+        panel=LOCAL,
+    )
     ocr: bool = option(False, "Read what is written on each film too: half a second each.", panel=LOCAL)
 
 

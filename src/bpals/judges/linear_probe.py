@@ -1,8 +1,9 @@
-"""The linear probe: a line per finding, fitted on the features of a frozen backbone and the labels of other patients.
+"""The linear probe: a line per finding, fitted on features of a frozen backbone and on what is known of other patients.
 
     images -> features (a backbone that is never trained here) -> one linear model per finding -> answers
 
-Cross-fitted by patient, as the metadata judge is: no label can reach the answer about itself.
+What is known of them is their labels, or soft targets: what an audit without the patients of a fold says of the
+others. Cross-fitted by patient, as the metadata judge is: no label can reach the answer about itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from bpals.errors import UsageError
 from bpals.findings import Vocabulary
 from bpals.judges.record import DECIMALS, STUDENT_T, Progress, fold_of, state_matrix
 from bpals.numeric import log_loss, patients, sigmoid_by_tanh
@@ -31,6 +33,8 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 VERSION = "1"
+LABELS, SIGNAL = "labels", "signal"
+"""What a line may be fitted to: labels as they are, or the targets of an audit that left the judged fold out."""
 NOTHING_LEARNT = "what the films of other patients show tells nothing of it"
 # Images that are in memory at once.
 CHUNK = 4096
@@ -56,6 +60,8 @@ class ProbeJudge:
     engine: str = ""
     preparation: Mapping[str, object] = field(default_factory=dict)
     folds: int = 5
+    targets: str = LABELS
+    """What the lines are fitted to: the labels, or the soft targets of audits."""
     by_patient: bool = True
     """False where the dataset does not name the patient of every image: one patient may then be on both sides."""
 
@@ -77,12 +83,14 @@ class ProbeJudge:
                 "penalties": list(PENALTIES),
                 "least_films": LEAST_FILMS,
                 "least_claims": LEAST_CLAIMS,
+                # Not for labels: their card, and so its fingerprint, stays that of earlier versions.
+                **({} if self.targets == LABELS else {"targets": self.targets}),
             },
             polarities=("present",),
             trained_on_target="yes",
             held_out=self.by_patient,
             evidence=(
-                "Its backbone is frozen; the line on top of it is fitted on the dataset's own labels of other "
+                f"Its backbone is frozen; the line on top of it is fitted on {_FITTED_ON[self.targets]} other "
                 f"{'patients' if self.by_patient else 'films'}, cross-fitted. It never sees the claim it judges, but "
                 "it shares the labeller's habits."
             ),
@@ -95,18 +103,21 @@ class ProbeJudge:
         vocabulary: Vocabulary,
         features: StoredFeatures,
         *,
+        targets: Floats | None = None,
         progress: Progress = lambda _share: None,
     ) -> pl.DataFrame:
         """Answer for every image that has features, in their order, finding by finding: the table of a judge.
 
         Uncertain and missing labels are not fitted on; every finding of every image is answered all the same.
+        `targets` are fitted instead of the labels: one row per image of `images`, one column per finding, once per
+        fold, for the answers about that fold. They must come from an audit without that fold's patients.
         """
         seen = pl.DataFrame({"image_id": pl.Series(features.image_ids, dtype=pl.String)})
         films = seen.join(images, on="image_id", how="inner", maintain_order="left")
         used = claims.join(seen, on="image_id", how="semi", maintain_order="left")
         names = patients(films).to_numpy().astype(np.str_)
         states, fold = state_matrix(films, used, vocabulary), fold_of(names, self.folds)
-        labels = Labels(states=states, fold=fold, folds=self.folds)
+        labels = Labels(states=states, fold=fold, folds=self.folds, soft=self._soft(images, films, targets))
         fitted = cross_fit(features, labels, progress)
         middle, low, high = np.round(fitted.p_present.reshape(3, -1), DECIMALS)
         count = len(vocabulary.findings)
@@ -134,6 +145,21 @@ class ProbeJudge:
             logit_absent=None,
             mass=None,
         ).select(pl.col(name).cast(dtype) for name, dtype in answers_schema(vocabulary).items())
+
+    def _soft(self, images: pl.DataFrame, films: pl.DataFrame, targets: Floats | None) -> Floats | None:
+        """Take the targets of the images with features; a judge that says what it was fitted to must have been."""
+        if (targets is not None) != (self.targets == SIGNAL):
+            raise UsageError(f"a probe on {self.targets} was given {'labels only' if targets is None else 'targets'}")
+        if targets is None:
+            return None
+        place = films.select("image_id").join(images.with_row_index("place"), on="image_id", maintain_order="left")
+        return np.asarray(targets[:, place["place"].to_numpy()], dtype=np.float32)
+
+
+_FITTED_ON = {
+    LABELS: "the dataset's own labels of",
+    SIGNAL: "what an audit without the judged patients says of",
+}
 
 
 def without_patients(images: pl.DataFrame) -> list[Notice]:
@@ -164,17 +190,20 @@ def cross_fit(features: StoredFeatures, labels: Labels, progress: Progress = lam
     p_present = np.full((3, *labels.states.shape), np.nan)
     if len(why) < labels.folds * labels.states.shape[1]:
         scale = Scale.of(features)
-        known, group = np.unique(labels.known, axis=1, return_inverse=True)
+        # One column per view and finding; views differ only where a target is missing, so that they share all sums.
+        columns = np.concatenate(list(labels.known), axis=1)
+        known, group = np.unique(columns, axis=1, return_inverse=True)
+        group = group.reshape(labels.views, -1)
         with threadpool_limits(1):
             for number in range(known.shape[1]):
-                findings = np.flatnonzero(group == number)
+                here_known = group == number
 
                 def report(share: float, number: int = number) -> None:
                     progress((number + share) / known.shape[1])
 
                 group_fit = _Group(features, scale, labels, known[:, number], report)
                 for fold in range(labels.folds):
-                    for finding in findings:
+                    for finding in np.flatnonzero(here_known[labels.view(fold)]):
                         if (fold, int(finding)) not in why:
                             here = labels.fold == fold
                             p_present[:, here, finding] = group_fit.answers(fold, int(finding))
@@ -207,13 +236,19 @@ class _Group:
     def __init__(
         self, features: StoredFeatures, scale: Scale, labels: Labels, known: Bools, progress: Progress
     ) -> None:
-        self._labels, self._known = labels, known
+        self._labels, self._known, self._findings = labels, known, labels.states.shape[1]
         self._folds = gather(features, scale, labels, known)
         progress(0.2)
         self._penalties = [each * features.width for each in PENALTIES]
         self._pairs: dict[tuple[int, int], list[Lines]] = {}
         for done, (i, j) in enumerate(pairs := list(combinations(range(labels.folds), 2))):
-            self._pairs[i, j] = self._pairs[j, i] = fit(self._without(i, j), self._penalties)
+            # One solution of the same equations for both: without targets of their own, they are the same lines.
+            views = list(dict.fromkeys((labels.view(i), labels.view(j))))
+            both = [
+                each.split(len(views))
+                for each in fit(self._without(i, j).of_views(views, self._findings), self._penalties)
+            ]
+            self._pairs[i, j], self._pairs[j, i] = [each[0] for each in both], [each[-1] for each in both]
             progress(0.2 + 0.5 * (done + 1) / len(pairs))
         self._chosen = [self._choose(fold) for fold in range(labels.folds)]
         self._final = [self._fitted(fold) for fold in range(labels.folds)]
@@ -226,7 +261,7 @@ class _Group:
         here = self._labels.fold == fold
         used = self._known & ~here
         inner = self._scores[1 + fold, used, finding].astype(np.float64)
-        slope, offset = platt(inner, self._labels.states[used, finding].astype(np.float64))
+        slope, offset = platt(inner, self._labels.aims[self._labels.view(fold), used, finding].astype(np.float64))
         if slope == 0:
             # How common a finding is elsewhere is no evidence about an image: where few have it here, more do there.
             return np.full((3, int(here.sum())), np.nan)
@@ -249,12 +284,14 @@ class _Group:
         """Choose a penalty per finding, by the errors on each other fold of models fitted without both."""
         errors = np.zeros((len(self._penalties), self._labels.states.shape[1]))
         for other in self._others(fold):
-            errors += [lines.squared_error(self._folds[other]) for lines in self._pairs[fold, other]]
+            there = self._folds[other].of_views([self._labels.view(fold)], self._findings)
+            errors += [lines.squared_error(there) for lines in self._pairs[fold, other]]
         return np.asarray(errors.argmin(axis=0))
 
     def _fitted(self, fold: int) -> Lines:
         used = sorted(set(self._chosen[fold].tolist()))
-        lines = dict(zip(used, fit(self._without(fold), [self._penalties[each] for each in used]), strict=True))
+        films = self._without(fold).of_views([self._labels.view(fold)], self._findings)
+        lines = dict(zip(used, fit(films, [self._penalties[each] for each in used]), strict=True))
         return _picked(lines, self._chosen[fold])
 
     def _score(self, features: StoredFeatures, scale: Scale) -> Floats:
@@ -279,9 +316,9 @@ class _Group:
         yield 0, self._final[fold]
         for other in range(self._labels.folds):
             if other != fold:
-                lines = dict(enumerate(self._pairs[fold, other]))
-                yield 1 + other, _picked(lines, self._chosen[other])
-                yield 1 + self._labels.folds + other, _picked(lines, self._chosen[fold])
+                there, here = (dict(enumerate(self._pairs[pair])) for pair in ((other, fold), (fold, other)))
+                yield 1 + other, _picked(there, self._chosen[other])
+                yield 1 + self._labels.folds + other, _picked(here, self._chosen[fold])
 
 
 def _picked(lines: dict[int, Lines], chosen: Sequence[int] | npt.NDArray[np.int64]) -> Lines:
@@ -303,11 +340,37 @@ class Labels:
     fold: Ints
     """The fold of each image's patient."""
     folds: int
+    soft: Floats | None = None
+    """Targets from 0 to 1 to fit instead, NaN where there is none: one matrix per fold, for the answers about it."""
+    aims: Floats = field(init=False)
+    """What is fitted: one matrix per view of the dataset. Labels have one view; targets have one per fold."""
+    known: Bools = field(init=False)
+    """Which of them the fit uses."""
+
+    def __post_init__(self) -> None:
+        """Lay out what is fitted."""
+        if self.soft is None:
+            aims = self.states[None]
+            known = (aims == 0) | (aims == 1)
+        else:
+            aims = self.soft.copy()
+            for view in range(self.folds):
+                # The audit of a view left its fold out, and no fit of the view reads that fold. What stands there only
+                # has to be known where the other views know it: findings that are known alike share their sums.
+                here = self.fold == view
+                aims[view, here] = np.where(np.isnan(self.soft[view - 1, here]), np.nan, 0)
+            known = np.isfinite(aims)
+        object.__setattr__(self, "aims", np.where(known, aims, 0).astype(np.float32))
+        object.__setattr__(self, "known", known)
 
     @property
-    def known(self) -> Bools:
-        """Mark the labels that the fit uses."""
-        return np.asarray((self.states == 0) | (self.states == 1))
+    def views(self) -> int:
+        """How many matrices of aims there are."""
+        return len(self.aims)
+
+    def view(self, fold: int) -> int:
+        """Give the view that the answers about a fold are fitted to."""
+        return fold if self.views > 1 else 0
 
 
 @dataclass(slots=True)
@@ -318,14 +381,17 @@ class Moments:
     sums: Doubles
     products: Doubles
     labels: Doubles
-    """One number per finding."""
+    """One number per finding, view by view."""
+    squares: Doubles
+    """Of the labels."""
     features_and_labels: Doubles
-    """One row per feature, one column per finding."""
+    """One row per feature, one column per finding, view by view."""
 
     @classmethod
     def nothing(cls, width: int, findings: int) -> Moments:
         """Begin with no image."""
-        return cls(0.0, np.zeros(width), np.zeros((width, width)), np.zeros(findings), np.zeros((width, findings)))
+        none = np.zeros(findings)
+        return cls(0.0, np.zeros(width), np.zeros((width, width)), none, none.copy(), np.zeros((width, findings)))
 
     @classmethod
     def of(cls, parts: Sequence[Moments]) -> Moments:
@@ -334,6 +400,12 @@ class Moments:
         for part in parts[1:]:
             whole += part
         return whole
+
+    def of_views(self, views: Sequence[int], findings: int) -> Moments:
+        """Take the labels of some views; the features are shared, not copied."""
+        columns = np.concatenate([np.arange(findings) + view * findings for view in views])
+        kept = self.labels[columns], self.squares[columns], self.features_and_labels[:, columns]
+        return Moments(self.films, self.sums, self.products, *kept)
 
     def __iadd__(self, other: Self) -> Self:
         for name in self.__slots__:
@@ -348,7 +420,9 @@ class Moments:
         self.films += float(known.sum())
         self.sums += weighed.sum(axis=0, dtype=np.float64)
         self.products += weighed.T @ features
-        self.labels += (labels * known[:, None]).sum(axis=0, dtype=np.float64)
+        weighed_labels = labels * known[:, None]
+        self.labels += weighed_labels.sum(axis=0, dtype=np.float64)
+        self.squares += (weighed_labels * labels).sum(axis=0, dtype=np.float64)
         self.features_and_labels += weighed.T @ labels
 
 
@@ -377,7 +451,9 @@ class Scale:
 
 def gather(features: StoredFeatures, scale: Scale, labels: Labels, known: Bools) -> list[Moments]:
     """Add up each fold by itself, in one pass, for findings whose labels are known for the same images."""
-    states = np.where(labels.known, labels.states, 0).astype(np.float32)
+    # The root of a target: .01 and .05 are as far apart as .3 and .45. Squared errors of rare findings would else come
+    # from the few large targets alone; LOG.md has the figures. A label is its own root.
+    states = np.sqrt(np.concatenate(list(labels.aims), axis=1))
     folds = [Moments.nothing(features.width, states.shape[1]) for _ in range(labels.folds)]
     for part, rows in scale.chunks(features):
         for number, moments in enumerate(folds):
@@ -403,8 +479,12 @@ class Lines:
         w, a = self.slopes, self.offsets + self.level
         fitted = np.einsum("dk,dk->k", w, films.products @ w) + 2 * a * (films.sums @ w) + a * a * films.films
         crossed = np.einsum("dk,dk->k", w, films.features_and_labels) + a * films.labels
-        # A label is 0 or 1: it is its own square.
-        return np.asarray(films.labels - 2 * crossed + fitted)
+        return np.asarray(films.squares - 2 * crossed + fitted)
+
+    def split(self, parts: int) -> list[Lines]:
+        """Take lines apart that were fitted together, each part of as many findings."""
+        sides = [np.split(side, parts, axis=-1) for side in (self.slopes, self.offsets, self.level)]
+        return [Lines(slopes=w, offsets=a, level=level) for w, a, level in zip(*sides, strict=True)]
 
 
 def fit(films: Moments, penalties: Sequence[float]) -> list[Lines]:
@@ -434,7 +514,7 @@ def platt(scores: Doubles, labels: Doubles) -> tuple[float, float]:
     """
     present = float(labels.sum())
     absent = len(labels) - present
-    aims = np.where(labels > 0, (present + 1) / (present + 2), 1 / (absent + 2))
+    aims = labels * (present + 1) / (present + 2) + (1 - labels) / (absent + 2)
     centre, spread = float(scores.mean()), float(scores.std())
     level = float(np.log((present + 1) / (absent + 1)))
     if not spread > 0:

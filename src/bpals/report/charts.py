@@ -6,15 +6,14 @@ the order of the flags, strips differ in shape, curves in their dashes, and ever
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup, escape
 
 from bpals.report.cases import Strip
-from bpals.report.wording import FLAGS, count, of, plural, probability
+from bpals.report.wording import FLAGS, SETTLED_FLAGS, count, of, plural, probability, share_interval
+from bpals.report.wording import share as of_share
 
 
 def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
@@ -83,17 +82,6 @@ ROUND_ENDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One curve: its points, with intervals where there are any."""
-
-    name: str
-    tone: str
-    points: tuple[tuple[float, float], ...]
-    intervals: tuple[tuple[float, float], ...] = ()
-    dots: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """One axis: its end and its labels, at their places."""
 
@@ -104,7 +92,8 @@ class Scale:
 def flag_bar(flags: Mapping[str, int], *, what: str, height: float = 26) -> Markup:
     """Draw all labels of a kind as one bar, divided by flag."""
     total = sum(flags.values())
-    texts = [f"{words_} {count(flags[flag])} ({of(flags[flag], total)})" for flag, words_ in FLAGS.items()]
+    shown = {flag: words_ for flag, words_ in FLAGS.items() if flags[flag] or flag not in SETTLED_FLAGS}
+    texts = [f"{words_} {count(flags[flag])} ({of(flags[flag], total)})" for flag, words_ in shown.items()]
     parts, x = [box(0, 0, 1, height, "track")], 0.0
     for flag in FLAGS:
         width = flags[flag] / total if total else 0.0
@@ -115,6 +104,20 @@ def flag_bar(flags: Mapping[str, int], *, what: str, height: float = 26) -> Mark
             if width > 0.004 and x < 0.999:
                 parts.append(line(x, 0, x, height, "gap"))
     return picture(*parts, title=f"{what} by flag", desc=", ".join(texts), height=height, kind="bar")
+
+
+def confirmed_bar(share: float, low: float, high: float, *, what: str, height: float = 30) -> Markup:
+    """Draw the share of labels that readers would confirm, with its interval across the end of the bar."""
+    middle = height / 2
+    parts = [
+        box(0, 0, 1, height, "track"),
+        box(0, 0, share, height, "tone-trusted"),
+        line(low, middle, high, middle, "range"),
+        line(low, middle - 5, low, middle + 5, "range"),
+        line(high, middle - 5, high, middle + 5, "range"),
+    ]
+    desc = f"{of_share(share)} would be confirmed, 95 % interval {share_interval(low, high)}"
+    return picture(*parts, title=f"{what} that readers would confirm", desc=desc, height=height, kind="bar")
 
 
 def meter(low: float | None, middle: float | None, high: float | None, *, title: str, tone: str) -> Markup:
@@ -147,7 +150,7 @@ def histogram(present: Sequence[int], absent: Sequence[int], *, title: str) -> M
                 top = middle - tall if up else middle
                 parts.append(box((i + 0.06) / len(heights), top, 0.88 / len(heights), tall, f"tone-{name}"))
     parts.append(line(0, middle, 1, middle, "axis"))
-    parts += [words(f"{x:g}", x, middle + half + 14, anchor=_anchor(x)) for x in (0, 0.5, 1)]
+    parts += [words(f"{x:g}", x, middle + half + 14, anchor=anchor(x)) for x in (0, 0.5, 1)]
     return picture(*parts, title=title, desc=" and ".join(texts), height=middle + half + 18, kind="histogram")
 
 
@@ -171,20 +174,13 @@ def axis(along: Scale) -> Markup:
     parts = [line(0, 1, 1, 1, "axis")]
     for at, text in along.labels:
         x = at / along.top
-        parts += [line(x, 1, x, 5, "axis"), words(text, x, 18, anchor=_anchor(x))]
+        parts += [line(x, 1, x, 5, "axis"), words(text, x, 18, anchor=anchor(x))]
     return picture(*parts, title=f"scale from 0 to {along.labels[-1][1]}", height=22, kind="scale")
 
 
-def _anchor(x: float) -> str:
+def anchor(x: float) -> str:
     """Keep a text at an end of the scale inside the picture."""
     return "start" if x == 0 else "end" if x == 1 else "middle"
-
-
-def key_line(tone: str) -> Markup:
-    """Draw the stroke of a curve for a legend; its name stands beside it."""
-    return element(
-        "svg", line(0, 4, 1, 4, f"curve {tone}"), class_="chart stroke", width=26, height=8, aria_hidden="true"
-    )
 
 
 def hundred(hits: int, *, title: str, tone: str) -> Markup:
@@ -243,138 +239,3 @@ def _orders(strip: Strip) -> list[Markup]:
         x = {"start": i / n, "end": (i + 1) / n}.get(anchor, (i + 0.5) / n)
         texts.append(words(numbers[i], x, 68, anchor=anchor, tone="tick asked" if i == strip.at else "tick"))
     return texts
-
-
-def curves(series: Sequence[Series], *, x: Scale, y: Scale, title: str, height: float = 200) -> Markup:
-    """Draw curves over a grid; the labels of y stand on their lines, so that nothing is lost to a margin."""
-    top, bottom = 16.0, height - 24
-
-    def up(value: float) -> float:
-        return bottom - (bottom - top) * value / y.top
-
-    parts = [line(0, up(at), 1, up(at), "axis" if at == 0 else "grid") for at, _ in y.labels]
-    parts += [words(text, 0, up(at) - 4, anchor="start") for at, text in y.labels if at > 0]
-    parts += [words(text, at / x.top, height - 7, anchor=_anchor(at / x.top)) for at, text in x.labels]
-    for one in series:
-        places = [(px / x.top, up(py)) for px, py in one.points]
-        # A curve without intervals has fewer of them than points.
-        for (px, _), (low, high) in zip(places, one.intervals, strict=False):
-            parts.append(line(px, up(low), px, up(high), f"interval {one.tone}"))
-        for (x1, y1), (x2, y2) in itertools.pairwise(places):
-            parts.append(line(x1, y1, x2, y2, f"curve {one.tone}"))
-        if one.dots:
-            parts += [dot(px, py, 4, f"mark {one.tone}") for px, py in places]
-    return picture(*parts, title=title, desc="; ".join(s.name for s in series), height=height, kind="curves")
-
-
-Row = Mapping[str, Any]
-
-OUTCOMES = ("answered", "abstained", "refused", "unparsed", "unsupported", "failed")
-ROUND_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-CHANCE = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A stretch of numbers drawn from left to right, with the places that are labelled."""
-
-    low: float
-    high: float
-    ticks: tuple[float, ...]
-    sign: str = ""
-
-    @classmethod
-    def of_aurocs(cls, values: Sequence[float]) -> Span:
-        """Take the stretch from a tenth below the lowest, or from chance, up to 1."""
-        # A scale from 0 would press all judges into its right half.
-        low = min([CHANCE, *(int(10 * value) / 10 for value in values)])
-        return cls(low=low, high=1.0, ticks=(low, CHANCE, 0.75, 1.0) if low < CHANCE else (CHANCE, 0.75, 1.0))
-
-    @classmethod
-    def of_differences(cls, values: Sequence[float]) -> Span:
-        """Take a round stretch with zero in its middle."""
-        reach = next((step for step in ROUND_STEPS if max(map(abs, values), default=0.0) <= step), 1.0)
-        return cls(low=-reach, high=reach, ticks=(-reach, 0.0, reach), sign="+")
-
-    def place(self, value: float) -> float:
-        """Say where a value lies, as a share of the width; what is outside lies at the edge."""
-        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
-
-    def grid(self, height: float) -> list[Markup]:
-        """Draw a line at each label."""
-        return [line(self.place(tick), 0, self.place(tick), height, "grid") for tick in self.ticks]
-
-    def mark(self, value: float, low: float, high: float, y: float, tone: str) -> list[Markup]:
-        """Draw a value with its interval."""
-        return [
-            line(self.place(low), y, self.place(high), y, f"whisker {tone}"),
-            dot(self.place(value), y, 4.5, tone),
-        ]
-
-    def axis(self, ends: tuple[str, str] = ("", "")) -> Markup:
-        """Write the labels, and what the ends mean."""
-        parts = [line(0, 1, 1, 1, "axis")]
-        for tick in self.ticks:
-            x = self.place(tick)
-            text = (f"{tick:{self.sign}g}" if tick else "0").replace("-", "\N{MINUS SIGN}")
-            parts += [line(x, 1, x, 5, "axis"), words(text, x, 18, anchor=_anchor(x))]
-        parts += [words(end, x, 34, anchor=_anchor(x)) for x, end in enumerate(ends)]
-        title = f"scale from {self.low:g} to {self.high:g}"
-        return picture(*parts, title=title, height=40 if any(ends) else 22, kind="scale")
-
-
-SHARES = Span(low=0.0, high=1.0, ticks=(0.0, 0.5, 1.0))
-
-
-def two(row: Row, span: Span, *, figure: str, title: str) -> Markup:
-    """Draw a figure of both judges with their intervals, A above B."""
-    parts = span.grid(28)
-    texts = []
-    # One above the other: whiskers on one line would hide each other.
-    for letter, y in (("a", 9), ("b", 20)):
-        value, low, high = (row[f"{figure}_{letter}{end}"] for end in ("", "_low", "_high"))
-        parts += span.mark(value, low, high, y, f"side-{letter}")
-        texts.append(f"{letter.upper()} {value:.3f}, from {low:.3f} to {high:.3f}")
-    return picture(*parts, title=title, desc="; ".join(texts), height=28, kind="two")
-
-
-def difference(row: Row, span: Span, *, figure: str, title: str) -> Markup:
-    """Draw how much more A has than B, in the colour of the one that is ahead beyond chance."""
-    value, low, high = (row[f"{figure}_difference{end}"] for end in ("", "_low", "_high"))
-    marks = span.mark(value, low, high, 14, f"side-{ahead(low, high) or 'none'}")
-    desc = f"{value:+.3f}, from {low:+.3f} to {high:+.3f}"
-    return picture(*span.grid(28), *marks, title=title, desc=desc, height=28, kind="difference")
-
-
-def ahead(low: float, high: float) -> str:
-    """Name the judge that is ahead beyond chance: `a`, `b`, or nobody."""
-    return "a" if low > 0 else "b" if high < 0 else ""
-
-
-def share(value: float, low: float, high: float, *, title: str) -> Markup:
-    """Draw a share of both judges together, with its interval, on the scale from 0 to 1."""
-    marks = SHARES.mark(value, low, high, 10, "side-none")
-    return picture(*SHARES.grid(20), *marks, title=title, height=20, kind="share")
-
-
-def ranks(film: Row) -> Markup:
-    """Draw where the two judges rank an image among all images, from the least to the most suspect of a finding."""
-    places = {letter: float(film[f"rank_{letter}"]) for letter in "ab"}
-    parts = [box(0, 19, 1, 3, "track")]
-    for (letter, rank), y in zip(places.items(), (10, 38), strict=True):
-        x = 0.02 + 0.96 * rank  # a dot at the edge stays whole
-        parts += [dot(x, 20.5, 6, f"mark side-{letter}"), words(letter.upper(), x, y)]
-    texts = (f"{letter.upper()} {100 * rank:.1f} %" for letter, rank in places.items())
-    return picture(*parts, title=f"Rank among all images: {', '.join(texts)}", height=42, kind="ranks")
-
-
-def outcome_bar(counts: Mapping[str, int], *, what: str) -> Markup:
-    """Draw all questions of a judge as one bar, divided by outcome."""
-    total = sum(counts[outcome] for outcome in OUTCOMES)
-    parts, x = [box(0, 0, 1, 22, "track")], 0.0
-    for outcome in OUTCOMES:
-        width = counts[outcome] / total if total else 0.0
-        parts += [box(x, 0, width, 22, f"out-{outcome}")] if width else []
-        x += width
-    desc = ", ".join(f"{outcome} {count(counts[outcome])} ({of(counts[outcome], total)})" for outcome in OUTCOMES)
-    return picture(*parts, title=f"Outcomes of {what}", desc=desc, height=22, kind="bar")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from bpals.report import charts
-from bpals.report.charts import OUTCOMES, Span
+from bpals.report.charts import anchor, box, dot, line, picture, words
 from bpals.report.templating import fill
-from bpals.report.wording import DASH, NONE, count, listed, of, plain, plural, seconds, spoken
+from bpals.report.wording import DASH, NONE, count, listed, of, picture_source, plain, plural, seconds, spoken
 
 Row = Mapping[str, Any]
 
+OUTCOMES = ("answered", "abstained", "refused", "unparsed", "unsupported", "failed")
+ROUND_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+CHANCE = 0.5
 MINUS = "\N{MINUS SIGN}"
 LABELS = "labels"
 MEAN = "mean"
@@ -67,7 +69,7 @@ def render_comparison(found: Mapping[str, Any]) -> str:
             (row["judge"], *_answers(found["behaviour"], row["judge"]), _asked(found["behaviour"], row["judge"]))
             for row in found["judges"]
         ],
-        shares=charts.SHARES.axis(),
+        shares=SHARES.axis(),
         films=[_film(film) for film in found["films"]],
         gaps=[(spoken(finding), f"{gap:.3f}") for finding, gap in sorted(found["gaps"].items(), key=lambda g: -g[1])],
         patients=[
@@ -95,6 +97,7 @@ def _headline(found: Mapping[str, Any], against: str) -> Row | None:
         "correlation": _number(together[0]["error_correlation"]) if together else NONE,
         "correlation_interval": _interval(together[0], "error_correlation") if together else NONE,
         "worth": _number(together[0]["effective_judges"], 2) if together else NONE,
+        "no_signal": listed([letter.upper() for letter in together[0]["no_signal"]]) if together else "",
     }
 
 
@@ -123,7 +126,7 @@ def _outcomes(letter: str, row: Row) -> dict[str, Any]:
     """Draw a judge's questions by outcome, with the counts in words."""
     counts = {outcome: row[outcome] for outcome in OUTCOMES}
     rows = [(outcome, count(n), of(n, row["asked"])) for outcome, n in counts.items()]
-    return {"letter": letter, "judge": row["judge"], "bar": charts.outcome_bar(counts, what=row["judge"]), "rows": rows}
+    return {"letter": letter, "judge": row["judge"], "bar": outcome_bar(counts, what=row["judge"]), "rows": rows}
 
 
 def _yardstick(found: Mapping[str, Any], name: str) -> Row:
@@ -154,11 +157,11 @@ def _contest(row: Row, aurocs: Span, differences: Span) -> Row:
         "finding": finding,
         "about": f"{count(row['positives'])} of {count(row['n'])}" if "n" in row else f"{row['findings']} findings",
         # An AUROC whose interval includes a half may be chance.
-        "no_signal": listed([letter.upper() for letter in "ab" if row[f"auroc_{letter}_low"] <= charts.CHANCE]),
-        "both": charts.two(row, aurocs, figure="auroc", title=f"AUROC, {finding}"),
+        "no_signal": listed([letter.upper() for letter in "ab" if row[f"auroc_{letter}_low"] <= CHANCE]),
+        "both": two(row, aurocs, figure="auroc", title=f"AUROC, {finding}"),
         "a": _number(row["auroc_a"]),
         "b": _number(row["auroc_b"]),
-        "difference": charts.difference(row, differences, figure="auroc", title=f"Difference of the AUROCs, {finding}"),
+        "difference": difference(row, differences, figure="auroc", title=f"Difference of the AUROCs, {finding}"),
         **_ahead(row),
     }
 
@@ -168,7 +171,7 @@ def _ahead(row: Row) -> Row:
     return {
         "by": _signed(row["auroc_difference"]),
         "interval": _signed_interval(row, "auroc_difference"),
-        "ahead": charts.ahead(row["auroc_difference_low"], row["auroc_difference_high"]),
+        "ahead": ahead(row["auroc_difference_low"], row["auroc_difference_high"]),
     }
 
 
@@ -190,14 +193,16 @@ def _calibration(row: Row) -> tuple[str, ...]:
 def _together(row: Row) -> Row:
     finding = _finding(row)
     value, low, high = (row[f"error_correlation{end}"] for end in ("", "_low", "_high"))
-    drawn = charts.share(value, low, high, title=f"Error correlation, {finding}")
+    drawn = share(value, low, high, title=f"Error correlation, {finding}")
     interval = _interval(row, "error_correlation")
     return {"finding": finding, "drawn": drawn, "value": _number(value), "interval": interval}
 
 
 def _calls(row: Row) -> tuple[str, ...]:
     figures = [_with_interval(row, name) for name in ("agreement", "kappa", "error_correlation")]
-    return (_finding(row), count(row["n"]) if "n" in row else "", *figures, _number(row["effective_judges"], 2))
+    lacks = listed([letter.upper() for letter in row["no_signal"]])
+    worth = f"no signal: {lacks}" if lacks else _number(row["effective_judges"], 2)
+    return (_finding(row), count(row["n"]) if "n" in row else "", *figures, worth)
 
 
 def _ways(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -240,11 +245,10 @@ def _film(film: Row) -> dict[str, Any]:
         **{name: film[name] for name in ("image_id", "patient")},
         "place": count(film["place"]),
         "finding": spoken(film["finding"]),
-        # The page is one file, and loads nothing.
-        "source": "data:image/png;base64," + base64.b64encode(picture).decode() if shown else "",
+        "source": picture_source(picture) if shown else "",
         "why": "" if shown else picture or "image not at hand",
         "calls": calls.get((film["called_a"], film["called_b"]), "neither calls it"),
-        "ranks": charts.ranks(film),
+        "ranks": ranks(film),
         **{f"p_{letter}": f"{film[f'p_{letter}']:.3f}" for letter in "ab"},
         "label": _verdict(film, "truth", "uncertain or silent"),
         "experts": _verdict(film, "experts", ""),
@@ -296,3 +300,112 @@ def _small(value: str, interval: str) -> Markup:
 def _p(value: float | None) -> str:
     # More digits would promise more than a normal approximation can give.
     return NONE if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+# The charts of two judges.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of numbers drawn from left to right, with the places that are labelled."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    sign: str = ""
+
+    @classmethod
+    def of_aurocs(cls, values: Sequence[float]) -> Span:
+        """Take the stretch from a tenth below the lowest, or from chance, up to 1."""
+        # A scale from 0 would press all judges into its right half.
+        low = min([CHANCE, *(int(10 * value) / 10 for value in values)])
+        return cls(low=low, high=1.0, ticks=(low, CHANCE, 0.75, 1.0) if low < CHANCE else (CHANCE, 0.75, 1.0))
+
+    @classmethod
+    def of_differences(cls, values: Sequence[float]) -> Span:
+        """Take a round stretch with zero in its middle."""
+        reach = next((step for step in ROUND_STEPS if max(map(abs, values), default=0.0) <= step), 1.0)
+        return cls(low=-reach, high=reach, ticks=(-reach, 0.0, reach), sign="+")
+
+    def place(self, value: float) -> float:
+        """Say where a value lies, as a share of the width; what is outside lies at the edge."""
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+
+    def grid(self, height: float) -> list[Markup]:
+        """Draw a line at each label."""
+        return [line(self.place(tick), 0, self.place(tick), height, "grid") for tick in self.ticks]
+
+    def mark(self, value: float, low: float, high: float, y: float, tone: str) -> list[Markup]:
+        """Draw a value with its interval."""
+        return [
+            line(self.place(low), y, self.place(high), y, f"whisker {tone}"),
+            dot(self.place(value), y, 4.5, tone),
+        ]
+
+    def axis(self, ends: tuple[str, str] = ("", "")) -> Markup:
+        """Write the labels, and what the ends mean."""
+        parts = [line(0, 1, 1, 1, "axis")]
+        for tick in self.ticks:
+            x = self.place(tick)
+            text = (f"{tick:{self.sign}g}" if tick else "0").replace("-", "\N{MINUS SIGN}")
+            parts += [line(x, 1, x, 5, "axis"), words(text, x, 18, anchor=anchor(x))]
+        parts += [words(end, x, 34, anchor=anchor(x)) for x, end in enumerate(ends)]
+        title = f"scale from {self.low:g} to {self.high:g}"
+        return picture(*parts, title=title, height=40 if any(ends) else 22, kind="scale")
+
+
+SHARES = Span(low=0.0, high=1.0, ticks=(0.0, 0.5, 1.0))
+
+
+def two(row: Row, span: Span, *, figure: str, title: str) -> Markup:
+    """Draw a figure of both judges with their intervals, A above B."""
+    parts = span.grid(28)
+    texts = []
+    # One above the other: whiskers on one line would hide each other.
+    for letter, y in (("a", 9), ("b", 20)):
+        value, low, high = (row[f"{figure}_{letter}{end}"] for end in ("", "_low", "_high"))
+        parts += span.mark(value, low, high, y, f"side-{letter}")
+        texts.append(f"{letter.upper()} {value:.3f}, from {low:.3f} to {high:.3f}")
+    return picture(*parts, title=title, desc="; ".join(texts), height=28, kind="two")
+
+
+def difference(row: Row, span: Span, *, figure: str, title: str) -> Markup:
+    """Draw how much more A has than B, in the colour of the one that is ahead beyond chance."""
+    value, low, high = (row[f"{figure}_difference{end}"] for end in ("", "_low", "_high"))
+    marks = span.mark(value, low, high, 14, f"side-{ahead(low, high) or 'none'}")
+    desc = f"{value:+.3f}, from {low:+.3f} to {high:+.3f}"
+    return picture(*span.grid(28), *marks, title=title, desc=desc, height=28, kind="difference")
+
+
+def ahead(low: float, high: float) -> str:
+    """Name the judge that is ahead beyond chance: `a`, `b`, or nobody."""
+    return "a" if low > 0 else "b" if high < 0 else ""
+
+
+def share(value: float, low: float, high: float, *, title: str) -> Markup:
+    """Draw a share of both judges together, with its interval, on the scale from 0 to 1."""
+    marks = SHARES.mark(value, low, high, 10, "side-none")
+    return picture(*SHARES.grid(20), *marks, title=title, height=20, kind="share")
+
+
+def ranks(film: Row) -> Markup:
+    """Draw where the two judges rank an image among all images, from the least to the most suspect of a finding."""
+    places = {letter: float(film[f"rank_{letter}"]) for letter in "ab"}
+    parts = [box(0, 19, 1, 3, "track")]
+    for (letter, rank), y in zip(places.items(), (10, 38), strict=True):
+        x = 0.02 + 0.96 * rank  # a dot at the edge stays whole
+        parts += [dot(x, 20.5, 6, f"mark side-{letter}"), words(letter.upper(), x, y)]
+    texts = (f"{letter.upper()} {100 * rank:.1f} %" for letter, rank in places.items())
+    return picture(*parts, title=f"Rank among all images: {', '.join(texts)}", height=42, kind="ranks")
+
+
+def outcome_bar(counts: Mapping[str, int], *, what: str) -> Markup:
+    """Draw all questions of a judge as one bar, divided by outcome."""
+    total = sum(counts[outcome] for outcome in OUTCOMES)
+    parts, x = [box(0, 0, 1, 22, "track")], 0.0
+    for outcome in OUTCOMES:
+        width = counts[outcome] / total if total else 0.0
+        parts += [box(x, 0, width, 22, f"out-{outcome}")] if width else []
+        x += width
+    desc = ", ".join(f"{outcome} {count(counts[outcome])} ({of(counts[outcome], total)})" for outcome in OUTCOMES)
+    return picture(*parts, title=f"Outcomes of {what}", desc=desc, height=22, kind="bar")

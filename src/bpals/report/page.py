@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +10,23 @@ from typing import Any
 
 import polars as pl
 
-from bpals.report.cases import Case, Cases, cases
-from bpals.report.tallies import DIMENSIONS, Tally, reasons, subgroups, tally
+from bpals.report.cases import Case, Cases, ReadImages, cases
+from bpals.report.tallies import DIMENSIONS, FindingTally, Tally, reasons, subgroups, tally
 from bpals.report.templating import fill
-from bpals.report.wording import NONE, count, interval, of, probability, provenance, share, spoken
+from bpals.report.wording import (
+    FLAGS,
+    NONE,
+    count,
+    interval,
+    listed,
+    of,
+    plural,
+    probability,
+    provenance,
+    share,
+    share_interval,
+    spoken,
+)
 from bpals.types import Dataset
 
 EXAMPLES = 3
@@ -73,9 +87,9 @@ class Judge:
     """One row per finding: finding, yardstick, images, presences, AUROC, interval, signal, share of the weight."""
 
 
-def judges(listed: Sequence[Mapping[str, Any]]) -> tuple[Judge, ...]:
+def judges(entries: Sequence[Mapping[str, Any]]) -> tuple[Judge, ...]:
     """Read the judges of a run record; what it leaves out is shown as left out."""
-    return tuple(_judge(entry) for entry in listed)
+    return tuple(_judge(entry) for entry in entries)
 
 
 def devices(signal: pl.DataFrame) -> dict[str, int] | None:
@@ -134,6 +148,208 @@ def _skill(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A share of labels with its interval; None where nobody knows."""
+
+    share: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The interval, as people read it."""
+        return "" if self.low is None or self.high is None else share_interval(self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What is known of how often labels are right, and from whom."""
+
+    first_line: str
+    truth: str
+    like: str
+    """Which images its shares hold for."""
+    extrapolates: str
+    """Where it was hardly read; empty where nowhere."""
+    extrapolates_briefly: str
+    """The same without the names of the findings."""
+    alike: str
+    """Which findings were read as a group only; empty where none."""
+    confirmed: Mapping[str, Share | None]
+    """For presences and absences: the share that readers would confirm."""
+    wrong: Mapping[str, str]
+    """Flag -> the share of wrong labels among those that carry it, in words."""
+    fitted: tuple[tuple[str, ...], ...]
+    """What the calibration was fitted on: one row per finding."""
+    rules: Mapping[str, Any]
+
+    def rejected(self, finding: str, says: str) -> Share:
+        """Give the share of a finding's labels that readers would reject."""
+        entry = (self.rules.get(finding) or {}).get(says) or {}
+        share = entry.get("confirmed")
+        if share is None:
+            return Share()
+        return Share(share=1 - share["share"], low=1 - share["high"], high=1 - share["low"])
+
+    def order(self, findings: Sequence[FindingTally]) -> list[FindingTally]:
+        """Sort findings: those whose presences readers would reject most come first."""
+        rejected = {each.finding: self.rejected(each.finding, "present").share for each in findings}
+        return sorted(findings, key=lambda f: (-(rejected[f.finding] or 0.0), f.finding))
+
+
+def knowledge(run: Mapping[str, Any]) -> Knowledge | None:
+    """Gather what experts tell about the labels; None where nobody was asked, or an older bpals wrote the record."""
+    rules = {name: sides for name, sides in (run.get("flags") or {}).items() if isinstance(sides, Mapping)}
+    bases = [rule.get("basis") for sides in rules.values() for rule in sides.values() if isinstance(rule, Mapping)]
+    if not any(basis in ("calibrated", "certified") for basis in bases):
+        return None
+    prior, here, stated = run.get("prior"), run.get("calibration"), run.get("stated") or {}
+    truth = str(prior["truth"]) if prior else "what the experts who read here would say"
+    whole = {says: (stated.get(says) or {}) for says in ("present", "absent")}
+    return Knowledge(
+        first_line=_first_line(prior, here, truth),
+        truth=truth,
+        like=_like(prior, here),
+        extrapolates=_extrapolates((prior or {}).get("extrapolates") or {}),
+        extrapolates_briefly=_extrapolates((prior or {}).get("extrapolates") or {}, named=False),
+        alike="" if prior else _alike((here or {}).get("members") or {}),
+        confirmed={says: _share(entry.get("confirmed")) for says, entry in whole.items()},
+        wrong={flag: _wrong_words(whole, flag) for flag in FLAGS},
+        fitted=tuple(_fitted(name, entry) for name, entry in ((prior or {}).get("findings") or {}).items()),
+        rules=rules,
+    )
+
+
+MOST_MOVED = 3
+"""Findings that are named because most of their labels have another flag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is new since the audit that this one replaces."""
+
+    sentences: tuple[str, ...]
+    flags: tuple[tuple[str, ...], ...]
+    """Flag, labels before, labels now."""
+    findings: tuple[tuple[str, ...], ...]
+    """Finding, labels with another flag, the share of presences that readers would confirm: before and now."""
+
+
+def changes(run: Mapping[str, Any]) -> Changes | None:
+    """Say what is new since the last audit; None where there was none, or it cannot be compared."""
+    before = (run.get("history") or [{}])[-1]
+    if "confirmed" not in before:
+        return None
+    moved = run.get("changed") or {}
+    counts, findings = moved.get("flags") or {}, moved.get("findings") or {}
+    most = sorted(findings, key=lambda name: (-findings[name]["flag"], name))
+    sentences = [*_changed_knowledge(run, before), *_changed_flags(moved, most)]
+    shares = {name: _confirmed_presences(run.get("flags") or {}, name) for name in most}
+    return Changes(
+        sentences=tuple(sentences) or ("Nothing that this page states.",),
+        flags=tuple((FLAGS[flag], *map(count, counts[flag])) for flag in FLAGS if any(counts.get(flag, ()))),
+        findings=tuple(
+            (spoken(name), count(findings[name]["flag"]), share(findings[name].get("confirmed")), share(shares[name]))
+            for name in most
+        ),
+    )
+
+
+def _changed_flags(moved: Mapping[str, Any], most: Sequence[str]) -> list[str]:
+    """Say how many labels have another flag, and which findings they are of."""
+    if not moved.get("flag"):
+        return ["No label has another flag."] if moved else []
+    named = listed([f"{spoken(name)} ({count(moved['findings'][name]['flag'])})" for name in most[:MOST_MOVED]])
+    labels = f"{count(moved['flag'])} of {plural(moved['labels'], 'label')}"
+    return [f"Another flag: {labels} ({of(moved['flag'], moved['labels'])}). Findings that moved most: {named}."]
+
+
+def _confirmed_presences(flags: Mapping[str, Any], finding: str) -> float | None:
+    entry = ((flags.get(finding) or {}).get("present") or {}).get("confirmed")
+    return None if entry is None else entry["share"]
+
+
+def _changed_knowledge(run: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Say which calibration, how many reads and which shares are others than before."""
+    found = []
+    names = {name: entry or "none" for name, entry in (("before", before["prior"]), ("now", _prior_name(run)))}
+    if names["before"] != names["now"]:
+        found.append(f"Calibration: {names['now']} (was {names['before']}).")
+    reads = (run.get("reviews") or {}).get("reads", 0)
+    if reads != before["reads"]:
+        found.append(f"Single reads used: {count(reads)} (were {count(before['reads'])}).")
+    for says, noun in (("present", "presences"), ("absent", "absences")):
+        old, new = before["confirmed"][says], ((run.get("stated") or {}).get(says) or {}).get("confirmed")
+        if old and new and old != new:
+            now, was = (f"{share(each['share'])} ({share_interval(each['low'], each['high'])})" for each in (new, old))
+            found.append(f"Readers would confirm {now} of the {noun}; it was {was}.")
+    return found
+
+
+def _prior_name(run: Mapping[str, Any]) -> str | None:
+    return (run.get("prior") or {}).get("name")
+
+
+def _first_line(prior: Mapping[str, Any] | None, here: Mapping[str, Any] | None, truth: str) -> str:
+    """Say what the truth of a trust is, and who told it."""
+    sources = [] if prior is None else [f"{prior['name']} ({plural(prior['labels'], 'expert label')})"]
+    if here is not None:
+        sources.append(f"{plural(here['pairs'], 'expert label')} given here ({here['reference']})")
+    by = f" Calibrated by {listed(sources)}." if sources else ""
+    return f"The truth here is {truth}.{by}"
+
+
+def _like(prior: Mapping[str, Any] | None, here: Mapping[str, Any] | None) -> str:
+    """Name the images that were read: what is said holds on images like them."""
+    read = [count(each["images"]) for each in (prior, here) if each is not None and each.get("images")]
+    which = f"the {listed(read)} that were read" if read else "those that were read"
+    # Who calibrates on their own reads may have drawn them at random.
+    return f"{which}, which {'are' if prior else 'may be'} enriched"
+
+
+def _extrapolates(where: Mapping[str, Any], *, named: bool = True) -> str:
+    """Name the views and the findings of which little was read."""
+    parts = [f"{view} images of {_some(names)}" for view, names in (where.get("views") or {}).items()]
+    if few := where.get("few_presences"):
+        names = f" ({listed([spoken(name) for name in few])})" if named else ""
+        parts.append(f"{plural(len(few), 'finding')} of which few presences were read{names}")
+    return listed(parts)
+
+
+def _some(names: Sequence[str]) -> str:
+    return listed([spoken(name) for name in names]) if len(names) < 4 else plural(len(names), "finding")
+
+
+def _alike(members: Mapping[str, str]) -> str:
+    """Say which findings were read as part of a group only."""
+    if not members:
+        return ""
+    groups = listed(list(dict.fromkeys(members.values())))
+    return (
+        f"{listed([spoken(name) for name in members])}: experts read them only as part of {groups}. Their figures "
+        "come from other findings and stay below that of the group. Only the group can be certified."
+    )
+
+
+def _share(entry: Mapping[str, Any] | None) -> Share | None:
+    return None if entry is None else Share(share=entry["share"], low=entry["low"], high=entry["high"])
+
+
+def _wrong_words(whole: Mapping[str, Mapping[str, Any]], flag: str) -> str:
+    """Write which share of the labels with a flag is wrong by their trusts, for presences and absences."""
+    parts = []
+    for says, name in (("present", "presences"), ("absent", "absences")):
+        if entry := (whole[says].get("flags") or {}).get(flag):
+            parts.append(f"{share(entry['wrong'])} of the {name} ({share_interval(entry['low'], entry['high'])})")
+    return f"by their trusts wrong: {listed(parts)}" if parts else ""
+
+
+def _fitted(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    views = ", ".join(f"{view or '?'} {count(number)}" for view, number in (entry.get("views") or {}).items())
+    return (spoken(name), *(count(entry.get(key) or 0) for key in ("labels", "presences", "errors")), views)
+
+
 SHOWN_AS_DOTS = 0.015
 """A trust below this would be a hundred empty dots."""
 
@@ -147,6 +363,8 @@ class Page:
     groups: pl.DataFrame | None
     """The rows of `groups.parquet`, where experts labelled groups."""
     run: Mapping[str, Any]
+    read_images: ReadImages | None = None
+    """Reads the images that the page shows; None where the workspace knows none."""
     scores: Sequence[Mapping[str, Any]] = ()
     """Rows of the scorecard; the report has a section for them where there are any."""
     reliability: Sequence[Mapping[str, Any]] = ()
@@ -156,7 +374,10 @@ def render(page: Page) -> str:
     """Write the report."""
     dataset, signal = page.dataset, page.signal
     counted = tally(signal, dataset.vocabulary.findings, len(dataset.images))
-    shown = cases(dataset.images, signal, dataset.vocabulary.findings)
+    known = knowledge(page.run)
+    shown = cases(
+        dataset.images, signal, dataset.vocabulary.findings, ranked=known is None, read_images=page.read_images
+    )
     found = subgroups(dataset.images, signal)
     origin = provenance(page.run, dataset)
     return fill(
@@ -169,6 +390,9 @@ def render(page: Page) -> str:
         subgroups=found,
         missing=[name for key, name in DIMENSIONS.items() if key not in {s.key for s in found}],
         cases=shown,
+        pictures=shown.pictures,
+        pictured=page.read_images is not None,
+        commonest=_commonest(counted),
         example=_example(shown),
         reasons={says: reasons(signal, says) for says in ("present", "absent")},
         devices=devices(signal),
@@ -177,7 +401,9 @@ def render(page: Page) -> str:
         calibration=page.run.get("calibration"),
         reviews=page.run.get("reviews"),
         refit=page.run.get("refit"),
-        uncertified=_uncertified(page.run, counted),
+        prior=page.run.get("prior"),
+        changed=changes(page.run),
+        known=known,
         groups=_groups(page.groups),
         origin=origin,
         **_scorecard(page),
@@ -210,32 +436,19 @@ def _record(images: pl.DataFrame) -> dict[str, Any]:
     }
 
 
+def _commonest(counted: Tally) -> str:
+    """Name the finding with the most presences, as a command takes it."""
+    most = max(counted.findings, key=lambda each: each.present.claims, default=None)
+    return "" if most is None else shlex.quote(most.finding)
+
+
 def _example(shown: Cases) -> Case | None:
     """Choose the label that explains a trust: with a long timeline, and a trust that dots can show."""
-    listed = [*shown.present, *shown.absent, *(case for f in shown.findings for case in (*f.present, *f.absent))]
-    drawn = (case for case in listed if case.strip and len(case.strip.films) > 4)
+    chosen = [*shown.present, *shown.absent, *(case for f in shown.findings for case in (*f.present, *f.absent))]
     # A trust above a half would explain an unremarkable label; the first case of all is better than none.
-    return next((case for case in drawn if SHOWN_AS_DOTS < case.trust < 0.5), next(iter(listed), None))
-
-
-def _uncertified(run: Mapping[str, Any], counted: Tally) -> dict[str, Any] | None:
-    """Say why no label of a fitted audit is called likely mislabelled, and what it takes; None where some is."""
-    sides = {"presences": counted.present, "absences": counted.absent}
-    none = [name for name, side in sides.items() if side.claims and not side.flags["likely_mislabelled"]]
-    if not run.get("calibration") or not none:
-        return None
-    short = {"presences": "present", "absences": "absent"}
-    asked = [
-        each
-        for each in run.get("certificates") or ()
-        if each["promise"] == "precision" and each["cut"] is None and each["says"] in [short[name] for name in none]
-    ]
-    # `more` is null where no number of reviews would do: then a better judge is the only way.
-    nearest = min((each for each in asked if each["more"]), key=lambda each: int(each["more"]), default=None)
-    takes = "a better judge, not more reviews alone"
-    if nearest is not None:
-        takes = f"about {nearest['more']:,} more reviewed labels of {spoken(nearest['finding'])} {nearest['says']}"
-    return {"says": none, "takes": takes}
+    drawn = [case for case in chosen if case.strip and len(case.strip.films) > 4 and SHOWN_AS_DOTS < case.trust < 0.5]
+    seen = (case for case in drawn if case.shown)
+    return next(seen, next(iter(drawn or chosen), None))
 
 
 def _groups(groups: pl.DataFrame | None) -> Tally | None:

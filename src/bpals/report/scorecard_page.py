@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from bpals.report.charts import Scale, Series
+from markupsafe import Markup
+
+from bpals.report.charts import Scale, anchor, dot, element, line, picture, words
 from bpals.report.templating import fill
 from bpals.report.wording import METHODS
 
@@ -27,6 +31,46 @@ SHARES = Scale(top=1, labels=((0, "0"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "7
 PRECISION = Scale(top=1, labels=((0, "0"), (0.5, "0.5"), (1, "1")))
 TRUSTS = Scale(top=1, labels=((0, "0"), (0.5, "0.5"), (1, "trust 1")))
 RIGHT = Scale(top=1, labels=((0, "0"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "75 %"), (1, "100 % right")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One curve: its points, with intervals where there are any."""
+
+    name: str
+    tone: str
+    points: tuple[tuple[float, float], ...]
+    intervals: tuple[tuple[float, float], ...] = ()
+    dots: bool = True
+
+
+def key_line(tone: str) -> Markup:
+    """Draw the stroke of a curve for a legend; its name stands beside it."""
+    return element(
+        "svg", line(0, 4, 1, 4, f"curve {tone}"), class_="chart stroke", width=26, height=8, aria_hidden="true"
+    )
+
+
+def curves(series: Sequence[Series], *, x: Scale, y: Scale, title: str, height: float = 200) -> Markup:
+    """Draw curves over a grid; the labels of y stand on their lines, so that nothing is lost to a margin."""
+    top, bottom = 16.0, height - 24
+
+    def up(value: float) -> float:
+        return bottom - (bottom - top) * value / y.top
+
+    parts = [line(0, up(at), 1, up(at), "axis" if at == 0 else "grid") for at, _ in y.labels]
+    parts += [words(text, 0, up(at) - 4, anchor="start") for at, text in y.labels if at > 0]
+    parts += [words(text, at / x.top, height - 7, anchor=anchor(at / x.top)) for at, text in x.labels]
+    for one in series:
+        places = [(px / x.top, up(py)) for px, py in one.points]
+        # A curve without intervals has fewer of them than points.
+        for (px, _), (low, high) in zip(places, one.intervals, strict=False):
+            parts.append(line(px, up(low), px, up(high), f"interval {one.tone}"))
+        for (x1, y1), (x2, y2) in itertools.pairwise(places):
+            parts.append(line(x1, y1, x2, y2, f"curve {one.tone}"))
+        if one.dots:
+            parts += [dot(px, py, 4, f"mark {one.tone}") for px, py in places]
+    return picture(*parts, title=title, desc="; ".join(s.name for s in series), height=height, kind="curves")
 
 
 def boards(rows: Sequence[Row]) -> list[Row]:
@@ -81,6 +125,8 @@ def scorecard_context(rows: Sequence[Row], reliability: Sequence[Row]) -> dict[s
         "FIGURES": FIGURES,
         "GIVEN": GIVEN,
         "TONES": TONES,
+        "curves": curves,
+        "key_line": key_line,
         "scales": {"precision": PRECISION, "reviewed": REVIEWED, "shares": SHARES, "trusts": TRUSTS, "right": RIGHT},
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from bpals.report.wording import FLAGS, share, share_interval
+from bpals.report.wording import FLAGS, SETTLED_FLAGS, share, share_interval
 
 BINS = 20
 """Bars of a histogram of trust: 0.05 wide."""
@@ -47,6 +47,11 @@ class Sides:
     present: Side
     absent: Side
     uncertain: Side
+
+    @property
+    def settled(self) -> dict[str, int]:
+        """Labels that people rejected, and those that they confirmed."""
+        return {flag: self.present.flags[flag] + self.absent.flags[flag] for flag in SETTLED_FLAGS}
 
     @property
     def claims(self) -> int:
@@ -152,6 +157,8 @@ def reasons(signal: pl.DataFrame, says: str, at_most: int = 6) -> list[Reason]:
         flagged.select(pl.col("reasons").explode())
         .drop_nulls()
         .select(parts.struct.unnest())
+        # Every label of a calibrated audit has one of these: they tell nothing of why it is flagged.
+        .filter(~pl.col("code").is_in(["calibrated", "reviewed"]))
         .group_by("code", "sentence")
         .len("claims")
         .sort("code", "claims", "sentence", descending=[False, True, False])
@@ -235,9 +242,15 @@ def wilson(flagged: float, effective_n: float) -> tuple[float, float]:
 
 
 def _films(images: pl.DataFrame, signal: pl.DataFrame) -> pl.DataFrame:
-    """One row per image and direction: its judged labels, those flagged, and how many its findings let expect."""
+    """One row per image and direction: its judged labels, those flagged, and how many its findings let expect.
+
+    Labels that people settled are left out.
+    """
     flagged = pl.col("flag").is_in(["likely_mislabelled", "suspect"])
-    judged = signal.filter(pl.col("flag") != "unjudged").select("image_id", "finding", "says", flagged=flagged)
+    # What people settled is in doubt no more, and they chose what they read.
+    judged = signal.filter(~pl.col("flag").is_in(["unjudged", *SETTLED_FLAGS])).select(
+        "image_id", "finding", "says", flagged=flagged
+    )
     rates = judged.group_by("finding", "says").agg(expected=pl.col("flagged").mean())
     levels = images.select(
         "image_id",

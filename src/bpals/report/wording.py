@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,13 +15,18 @@ DASH = "\N{EN DASH}"
 NONE = "\N{EM DASH}"
 
 FLAGS = {
+    "rejected": "rejected",
     "likely_mislabelled": "likely mislabelled",
     "suspect": "suspect",
     "hard": "hard",
+    "unverified": "unverified",
     "trusted": "trusted",
+    "confirmed": "confirmed",
     "unjudged": "unjudged",
 }
 """The flags in the order of every bar and table, from most to least doubtful."""
+SETTLED_FLAGS = ("rejected", "confirmed")
+"""Flags that people gave: a page without any does not name them."""
 
 METHODS = {
     "bpals": "bpals",
@@ -105,6 +112,12 @@ def seconds(s: float) -> str:
     return f"{whole // 60}{NBSP}min {whole % 60}{NBSP}s"
 
 
+def picture_source(content: bytes) -> str:
+    """Write a PNG or a JPEG as a data URI: a page is one file, and loads nothing."""
+    kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
 DEFAULT_WORKSPACE = "audit"
 
 
@@ -135,6 +148,11 @@ class Provenance:
     judges: tuple[Mapping[str, Any], ...]
     rules: Rules
     notices: tuple[Mapping[str, Any], ...]
+
+    @property
+    def here(self) -> str:
+        """The workspace as a command takes it."""
+        return f"--workspace {shlex.quote(self.workspace)}"
 
     @property
     def sees_pixels(self) -> bool:
@@ -200,6 +218,9 @@ def rules(flags: Mapping[str, Any]) -> Rules:
     sentences = [value for value in flags.values() if isinstance(value, str)]
     table: dict[tuple[str, ...], dict[str, str]] = {}
     for path, leaf in _leaves({key: v for key, v in flags.items() if not isinstance(v, str)}):
+        # What the trusts say of the flags has tables of its own.
+        if {"stated", "confirmed"} & set(path):
+            continue
         table.setdefault(path[:-1], {})[path[-1]] = plain(leaf)
     # A first word that all rows share says nothing in a table.
     shared = len(table) > 1 and len({path[:1] for path in table}) == 1

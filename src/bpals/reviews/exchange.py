@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 
 from bpals.errors import TruthError
 from bpals.numeric import PAIR
-from bpals.reviews.verdicts import counted
+from bpals.reviews.verdicts import READ_AS, UNREAD, counted
 from bpals.store.ledger import log
 from bpals.store.ledger.review_rows import REVIEW_COLUMNS, every_consensus, reviews, store
 from bpals.store.ledger.schema import ENTRY, PHASES, REVIEW, STUDY, VERDICTS
@@ -250,6 +250,7 @@ RANGES = {
     "stands": (0, 1),
 }
 SECONDS = ("active_s", "wall_s")
+WORD_OF = {word: verdict for word, verdict in READ_AS.items() if verdict != UNREAD}
 
 
 def checked(table: pl.DataFrame, name: str, reader: str | None) -> pl.DataFrame:
@@ -260,6 +261,8 @@ def checked(table: pl.DataFrame, name: str, reader: str | None) -> pl.DataFrame:
         pl.col("round", "repeat", "saw_signal").fill_null(0),
         pl.col("stands").fill_null(1),
         pl.col("external_id", "box").replace({"": None}),
+        # Other tools' pages may offer other words; what is none of them is refused below as it was written.
+        pl.coalesce(pl.col("verdict").str.to_lowercase().replace_strict(WORD_OF, default=None), "verdict"),
     )
     for column in NEEDED:
         blank = pl.col(column).is_null() | (pl.col(column).str.strip_chars() == "")

@@ -72,6 +72,30 @@ def _detection(row: Row, box: list[float], size: tuple[int, int]) -> Row:
     }
 
 
+def write_signal(signal: pl.DataFrame) -> Written:
+    """Write one sample per image, its labels as Classifications under `signal`; no reads are made of it."""
+    samples = []
+    for (image,), part in signal.group_by("image_id", maintain_order=True):
+        labels = [_signal_label(row) for row in part.drop("image_id").iter_rows(named=True)]
+        field = {"_cls": "Classifications", "classifications": labels}
+        tags = sorted({row["flag"] for row in labels if row["flag"] is not None})
+        samples.append({"filepath": image, "tags": tags, "_media_type": "image", "signal": field})
+    return Written(files={"": json.dumps({"samples": samples}, ensure_ascii=False, indent=1).encode()})
+
+
+def _signal_label(row: Row) -> Row:
+    # FiftyOne's confidence is that the label's name applies: here, that the finding is present. People know.
+    settled = row["verdict"] is not None
+    kept = {name: value for name, value in row.items() if name != "finding" and (settled or name != "p_present")}
+    head = {
+        "_cls": "Classification",
+        "tags": [row["flag"] or ""],
+        "label": row["finding"],
+        "confidence": float(row["verdict"] == "present") if settled else row["p_present"],
+    }
+    return {**head, **kept}
+
+
 def is_ours(content: Any) -> bool:
     """Say whether these are samples of FiftyOne."""
     return isinstance(content, dict) and isinstance(content.get("samples"), list)
@@ -101,6 +125,7 @@ EXPORT = ExportKind(
     name="fiftyone",
     summary="samples of FiftyOne, as JSON",
     write=write,
+    write_signal=write_signal,
     read=read,
     content="json",
     is_ours=is_ours,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from dataclasses import replace
 
 import polars as pl
@@ -27,13 +28,27 @@ ESCAPED = r"^'(['=+\-@\t\r\n\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}])"
 
 def write_csv(reviews: pl.DataFrame, _films: Films) -> Written:
     """Write a table for spreadsheets and statistics; no cell of it is a formula."""
-    wide = _wide(reviews)
+    return Written(files={"": _csv(_wide(reviews))})
+
+
+def write_signal_csv(signal: pl.DataFrame) -> Written:
+    """Write a signal, one row per label; what a cell lists is separated by semicolons."""
+    lists = [name for name, kind in signal.schema.items() if kind == pl.List(pl.String)]
+    return Written(files={"": _csv(signal.with_columns(pl.col(lists).list.join("; ")))})
+
+
+def write_signal_parquet(signal: pl.DataFrame) -> Written:
+    """Write a signal with its types."""
+    return Written(files={"": parquet(signal)})
+
+
+def _csv(wide: pl.DataFrame) -> bytes:
     texts = [name for name, kind in wide.schema.items() if kind == pl.String]
     safe = wide.with_columns(
         pl.when(pl.col(name).str.contains(FORMULA)).then(pl.concat_str(pl.lit("'"), name)).otherwise(name).alias(name)
         for name in texts
     )
-    return Written(files={"": safe.write_csv().encode()})
+    return safe.write_csv().encode()
 
 
 def write_parquet(reviews: pl.DataFrame, _films: Films) -> Written:
@@ -63,7 +78,10 @@ def read(content: bytes, name: str) -> Found:
 
 def read_csv(content: bytes, name: str) -> Found:
     """Read such a table; a spreadsheet may have saved it with semicolons."""
-    text = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    try:
+        text = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise TruthError(f"{name} is compressed and damaged ({error}). Export it again") from None
     text = text.removeprefix(b"\xef\xbb\xbf")
     head = text.split(b"\n", 1)[0]
     separator = max(",;\t", key=lambda mark: head.count(mark.encode()))
@@ -99,11 +117,17 @@ CSV = ExportKind(
     name="csv",
     summary="a table for spreadsheets and statistics",
     write=write_csv,
+    write_signal=write_signal_csv,
     read=read,
     content="table",
     whole=True,
     endings=(".csv",),
 )
 PARQUET = replace(
-    CSV, name="parquet", summary="the same table with its types", write=write_parquet, endings=(".parquet",)
+    CSV,
+    name="parquet",
+    summary="the same table with its types",
+    write=write_parquet,
+    write_signal=write_signal_parquet,
+    endings=(".parquet",),
 )

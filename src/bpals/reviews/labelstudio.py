@@ -21,11 +21,13 @@ from bpals.registry import ExportKind
 from bpals.reviews import exchange
 from bpals.reviews.exchange import KEPT, REASON, TRUTH, Films, Found, Written, as_boxes, boxes_of
 from bpals.reviews.verdicts import counted
+from bpals.types import SETTLED_COLUMNS
 
 # What the choices of one annotation have in common.
 READING = ("reader", "phase", "round", "repeat", "at", "reading_id", "position")
 OURS = "bpals"
 SETTLED = "bpals_truth"  # under `meta` of a choice that the readers came to together
+SEEN = "saw_signal"  # under `data` of a task whose reader sees pre-annotations
 NEAR = 1e-6  # per cent of a side by which a rectangle may differ from the box that it was made of
 
 Row = dict[str, Any]
@@ -98,6 +100,35 @@ def _percent(box: list[float], size: tuple[int, int]) -> dict[str, float]:
     sides = (*size, *size)
     shares = (100 * each / side for each, side in zip(box, sides, strict=True))
     return dict(zip(("x", "y", "width", "height"), shares, strict=True))
+
+
+def write_signal(signal: pl.DataFrame) -> Written:
+    """Write tasks with one prediction each: what people settled, else what the judges would answer, by finding."""
+    tasks = []
+    for number, ((image,), part) in enumerate(signal.group_by("image_id", maintain_order=True), start=1):
+        rows = part.filter(pl.any_horizontal(pl.col("p_present", "verdict").is_not_null())).rows(named=True)
+        # A reader of the task sees what the judges say: the reads that come back are not blind.
+        task: Row = {"id": number, "data": {"image": image, "image_id": image, SEEN: 1}, "annotations": []}
+        # Tasks are read by their score, the lowest first: what people settled need not be read.
+        trusts = [row["trust"] for row in rows if row["trust"] is not None and row["verdict"] is None]
+        task["predictions"] = [
+            {
+                "model_version": f"{OURS} {part['method'][0]}",
+                "score": min(trusts, default=None),
+                "result": [_suggestion(row) for row in rows],
+            }
+        ]
+        tasks.append(task)
+    return Written(files={"": json.dumps(tasks, ensure_ascii=False, indent=1).encode()})
+
+
+def _suggestion(row: Row) -> Row:
+    p = row["p_present"] if row["verdict"] is None else float(row["verdict"] == "present")
+    kept = ("says", "trust", "flag", *SETTLED_COLUMNS, "reasons")
+    meta = {"bpals_signal": {name: row[name] for name in kept}}
+    verdict = "present" if p >= 0.5 else "absent"
+    choice = _choice(f"signal {row['image_id']} {row['finding']}", row["finding"], verdict, meta)
+    return {**choice, "score": max(p, 1 - p)}
 
 
 def _region(text: str) -> str:
@@ -186,6 +217,7 @@ def _read(
             "at": annotation.get("updated_at") or annotation.get("created_at"),
             "wall_s": annotation.get("lead_time"),
             "external_id": f"label-studio-{stem}-{choice['from_name']}",
+            SEEN: int(bool(task["data"].get(SEEN))),
             **page,
         }
     row = {name: kept.get(name) for name in KEPT.names()}
@@ -228,6 +260,7 @@ EXPORT = ExportKind(
     name="label-studio",
     summary="tasks of Label Studio, as JSON",
     write=write,
+    write_signal=write_signal,
     read=read,
     content="json",
     is_ours=is_ours,

@@ -54,13 +54,15 @@ VERDICTS = pl.Schema(
 )
 """One row per verdict; a blank cell was not read and is no row."""
 
-VERDICT_WORDS = "present, absent, uncertain or unreadable (YES, NO and HEDGE are taken too)"
-_WORDS = (
+VERDICT_WORDS = "present, absent, uncertain or unreadable"
+UNREAD = "unread"  # what a blank cell is read as: no verdict, and no row
+# Whatever is written here has the four words; published files have others, and they are read as well.
+READ_AS = (
     dict.fromkeys(("yes", "y", "1", "1.0", "true", "present", "positive"), "present")
     | dict.fromkeys(("no", "n", "0", "0.0", "false", "absent", "negative"), "absent")
     | dict.fromkeys(("hedge", "uncertain", "-1", "-1.0", "maybe"), "uncertain")
     | {"unreadable": "unreadable"}
-    | dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), "unread")
+    | dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), UNREAD)
 )
 _SPLITS = {"validation": "val", "valid": "val", "": None}
 _KEY = {"image_id": pl.String, "finding": pl.String, "inclusion": pl.Float64}
@@ -473,7 +475,7 @@ def _labels_of(path: Path, sheets: list[Sheet], vocabulary: Vocabulary) -> _Labe
             continue
         columns = sorted(known.keys() & sheet.titles.keys(), key=lambda name: order.index(known[name]))
         for name, title in _other_columns(sheet, known, blank=True).items():
-            present = sum(_WORDS[word] == "present" for word in sheet.cells[name].str.to_lowercase())
+            present = sum(READ_AS[word] == "present" for word in sheet.cells[name].str.to_lowercase())
             left = several(present, "presence was", "presences were")
             message = f"{sheet.path}: {title!r} is not audited; its {left} left out"
             labels.notices.append(Notice(code="unaudited", count=present, message=message))
@@ -493,10 +495,10 @@ def _other_columns(sheet: Sheet, known: Mapping[str, str], *, blank: bool = Fals
     """
     found = {}
     for name, title in sheet.titles.items():
-        verdicts = {_WORDS.get(word, "") for word in sheet.cells[name].str.to_lowercase().unique()}
+        verdicts = {READ_AS.get(word, "") for word in sheet.cells[name].str.to_lowercase().unique()}
         if name in known or name in (*IMAGE_COLUMNS, *READER_COLUMNS, INCLUSION) or "" in verdicts:
             continue
-        if blank or verdicts != {"unread"}:
+        if blank or verdicts != {UNREAD}:
             _refuse_slip(title, known, sheet.where(1))
             found[name] = title
     return found
@@ -575,7 +577,7 @@ def _split(sheet: Sheet) -> pl.Expr:
 
 def _as_verdicts(sheet: Sheet, rows: pl.DataFrame) -> pl.DataFrame:
     """Turn words into verdicts; an unknown word is refused with its line."""
-    read = rows.with_columns(verdict=pl.col("word").str.to_lowercase().replace_strict(_WORDS, default=None))
+    read = rows.with_columns(verdict=pl.col("word").str.to_lowercase().replace_strict(READ_AS, default=None))
     strange = read.filter(pl.col("verdict").is_null()).sort(LINE)
     if not strange.is_empty():
         first = strange.row(0, named=True)
@@ -583,7 +585,7 @@ def _as_verdicts(sheet: Sheet, rows: pl.DataFrame) -> pl.DataFrame:
             f"{sheet.where(first[LINE])}: {first['word']!r} under {first['finding']!r} is no verdict. "
             f"Write {VERDICT_WORDS}, or leave the cell blank where nobody read"
         )
-    return read.filter(pl.col("verdict") != "unread").select(VERDICTS.names()).cast(VERDICTS)
+    return read.filter(pl.col("verdict") != UNREAD).select(VERDICTS.names()).cast(VERDICTS)
 
 
 def _one_per_reader(reads: pl.DataFrame, name: str) -> tuple[pl.DataFrame, list[Notice]]:
@@ -658,7 +660,7 @@ def _voted(kind: str, labels: _Labels, min_readers: int | None) -> Reference:
             f"pair splits the readers evenly and was left out{_first(tied)}",
             f"pairs split the readers evenly and were left out{_first(tied)}",
         )
-        return _reference(kind, labels, votes.filter(~pl.col("tied")))
+        return _reference(kind, labels, votes.filter(~pl.col("tied")), votes.select(*PAIR, "yes", "no"))
     few = votes.filter(pl.col("reads") < min_readers)
     if few.height == votes.height:
         most = max(votes["reads"])
@@ -683,11 +685,10 @@ def _first(pairs: pl.DataFrame) -> str:
     return f" (first: {pairs['image_id'][0]}, {pairs['finding'][0]})" if pairs.height else ""
 
 
-def _reference(kind: str, labels: _Labels, pairs: pl.DataFrame) -> Reference:
+def _reference(kind: str, labels: _Labels, pairs: pl.DataFrame, votes: pl.DataFrame | None = None) -> Reference:
     if pairs.is_empty():
         raise TruthError(
-            f"{labels.path} holds no verdict that could be used. Write present or absent (YES and NO are taken too); "
-            "or name another file"
+            f"{labels.path} holds no verdict that could be used. Write present or absent, or name another file"
         )
     if pairs["present"].all():
         those = several(pairs.height, "pair is", "pairs are all")
@@ -697,7 +698,12 @@ def _reference(kind: str, labels: _Labels, pairs: pl.DataFrame) -> Reference:
         )
     truth = pairs.select(TRUTH.names()).cast(TRUTH)
     return Reference(
-        kind=kind, truth=truth, groups=_groups_of(truth), inputs=labels.inputs, notices=tuple(labels.notices)
+        kind=kind,
+        truth=truth,
+        groups=_groups_of(truth),
+        inputs=labels.inputs,
+        notices=tuple(labels.notices),
+        votes=votes,
     )
 
 

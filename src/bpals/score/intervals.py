@@ -1,7 +1,8 @@
 """Intervals that treat the images of one patient as one cluster: in closed form, and by a bootstrap over patients.
 
-`Placed` has each patient's part in a figure, after DeLong. `Resamples` draws whole patients: weights are
-`(draws, pairs)` matrices of counts. One set of draws serves every finding and method, so their differences are paired.
+In closed form a figure has each patient's part in it (`Placed`, beside the AUROC in skill.py). `Resamples` draws whole
+patients: weights are `(draws, pairs)` matrices of counts. One set of draws serves every finding and method, so their
+differences are paired.
 """
 
 from __future__ import annotations
@@ -16,102 +17,49 @@ from numpy.typing import NDArray
 
 from bpals.errors import UsageError
 from bpals.metrics import Curve, mass_bins
-from bpals.numeric import NORMAL_95, order
+from bpals.numeric import NORMAL_95
+from bpals.score.skill import Floats, Placed, standard_error
 
-Floats = NDArray[np.float64]
 Row = dict[str, Any]
 
 CELLS = 2_000_000
 """Weights held at once: 16 MB, which stays near the processor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """A figure between 0 and 1, and each patient's part in it."""
+def average_precision(score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
+    """Say how pure the images are that a score puts first; there must be a presence."""
+    curve = Curve.of(score, present)
+    value = float(curve.average_precision()[0])
+    _, step = np.unique(-score, return_inverse=True)
+    hits, seen = curve.wrong[0], curve.seen[0]
+    gained = np.diff(hits, prepend=0.0)
+    # An image that weighs more moves the precision of its own step and of those below: up if a hit, else down.
+    raised = np.cumsum((gained / seen)[::-1])[::-1][step]
+    lowered = np.cumsum((gained * hits / seen**2)[::-1])[::-1][step]
+    part = (present * ((hits / seen)[step] - value + raised) - lowered) / hits[-1]
+    return Placed.of(value, part, patients)
 
-    value: float
-    patients: NDArray[Any]
-    parts: Floats
-    """One number per patient; they add up to 0."""
 
-    @classmethod
-    def auroc(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
-        """Rank the images of each class among those of the other; there must be some of both."""
-        places = order(score)
-        ordered, hit = score[places], present[places]
-        # Equal scores are one step: a tie counts half, whatever the order of the rows.
-        step = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
-        hits = np.bincount(step, weights=hit)
-        others = np.bincount(step) - hits
-        above, below = hits.sum(), others.sum()
-        beaten, outdone = (np.cumsum(side) - side / 2 for side in (others, hits))
-        auroc = float((hits * beaten).sum() / (above * below))
-        part = np.empty(len(score))
-        part[places] = np.where(
-            hit, ((beaten / below - auroc) / above)[step], ((1 - outdone / above - auroc) / below)[step]
-        )
-        return cls._of(auroc, part, patients)
+def brier(score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
+    """Give the mean squared distance between a probability and the truth."""
+    squared = (score - present) ** 2
+    value = float(squared.mean())
+    return Placed.of(value, (squared - value) / len(squared), patients)
 
-    @classmethod
-    def average_precision(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
-        """Say how pure the images are that a score puts first; there must be a presence."""
-        curve = Curve.of(score, present)
-        value = float(curve.average_precision()[0])
-        _, step = np.unique(-score, return_inverse=True)
-        hits, seen = curve.wrong[0], curve.seen[0]
-        gained = np.diff(hits, prepend=0.0)
-        # An image that weighs more moves the precision of its own step and of those below: up if a hit, else down.
-        raised = np.cumsum((gained / seen)[::-1])[::-1][step]
-        lowered = np.cumsum((gained * hits / seen**2)[::-1])[::-1][step]
-        part = (present * ((hits / seen)[step] - value + raised) - lowered) / hits[-1]
-        return cls._of(value, part, patients)
 
-    @classmethod
-    def brier(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
-        """Give the mean squared distance between a probability and the truth."""
-        squared = (score - present) ** 2
-        value = float(squared.mean())
-        return cls._of(value, (squared - value) / len(squared), patients)
+def ece(score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
+    """Give the mean distance between promise and outcome over ten bins of equal mass."""
+    bins, beyond = mass_bins(score), score - present
+    gap = np.bincount(bins, weights=beyond)
+    value = float(np.abs(gap).sum() / len(score))
+    return Placed.of(value, (np.sign(gap)[bins] * beyond - value) / len(score), patients)
 
-    @classmethod
-    def ece(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
-        """Give the mean distance between promise and outcome over ten bins of equal mass."""
-        bins, beyond = mass_bins(score), score - present
-        gap = np.bincount(bins, weights=beyond)
-        value = float(np.abs(gap).sum() / len(score))
-        return cls._of(value, (np.sign(gap)[bins] * beyond - value) / len(score), patients)
 
-    @classmethod
-    def mean(cls, several: Sequence[Placed]) -> Placed:
-        """Average the figures of several findings; a patient's parts in them stay together."""
-        known = np.concatenate([each.patients for each in several])
-        parts = np.concatenate([each.parts for each in several]) / len(several)
-        return cls._of(float(np.mean([each.value for each in several])), parts, known)
-
-    @classmethod
-    def _of(cls, value: float, part: Floats, patients: NDArray[Any]) -> Placed:
-        """Add up the parts of each patient's images."""
-        if patients.dtype.kind == "i" and patients.min(initial=0) >= 0 and patients.max(initial=0) <= 2 * len(patients):
-            known = np.flatnonzero(np.bincount(patients))  # numbered already, and counting is quicker than sorting
-            parts = np.bincount(patients, weights=part)[known]
-        else:
-            known, place = np.unique(patients, return_inverse=True)
-            parts = np.bincount(place, weights=part, minlength=len(known))
-        return cls(value=value, patients=known, parts=parts.astype(np.float64))
-
-    @property
-    def error(self) -> float:
-        """The standard error of the figure."""
-        return _error(self.parts)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 %, worked out on the logit so that it stays between 0 and 1."""
-        # At 0 or 1 the logit is infinite.
-        inside = min(max(self.value, 1e-6), 1 - 1e-6)
-        middle = math.log(inside / (1 - inside))
-        reach = NORMAL_95 * self.error / (inside * (1 - inside))
-        return _logistic(middle - reach), _logistic(middle + reach)
+def mean(several: Sequence[Placed]) -> Placed:
+    """Average the figures of several findings; a patient's parts in them stay together."""
+    known = np.concatenate([each.patients for each in several])
+    parts = np.concatenate([each.parts for each in several]) / len(several)
+    return Placed.of(float(np.mean([each.value for each in several])), parts, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,20 +75,9 @@ class Difference:
     def of(cls, first: Placed, second: Placed) -> Difference:
         """Pair the two patient by patient."""
         value = first.value - second.value
-        error = _error(first.parts - second.parts)
+        error = standard_error(first.parts - second.parts)
         p_value = math.erfc(abs(value) / error / math.sqrt(2)) if error > 0 else float(value == 0)
         return cls(value=value, low=value - NORMAL_95 * error, high=value + NORMAL_95 * error, p_value=p_value)
-
-
-def _logistic(z: float) -> float:
-    """A probability; far out it is 0 or 1, not an overflow."""
-    return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
-
-
-def _error(parts: Floats) -> float:
-    # n / (n - 1): with few patients the plain sum is too small.
-    count = len(parts)
-    return math.sqrt(float((parts**2).sum()) * count / max(count - 1, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from bpals.findings import Group
 from bpals.numeric import logit
-from bpals.score.intervals import Difference, Placed, Resamples, interval, spread
+from bpals.score.intervals import Difference, Resamples, average_precision, brier, ece, interval, mean, spread
+from bpals.score.skill import Placed
 from bpals.types import OUTCOME
 
 Row = dict[str, Any]
@@ -30,9 +31,9 @@ FEWEST = 5
 """A figure needs this many patients with the finding, and this many without."""
 FIGURES = {
     "auroc": Placed.auroc,
-    "ap": Placed.average_precision,
-    "brier": Placed.brier,
-    "ece": Placed.ece,
+    "ap": average_precision,
+    "brier": brier,
+    "ece": ece,
 }
 """How well a judge ranks images, and how well its raw probability is calibrated."""
 LETTERS = "ab"
@@ -125,7 +126,7 @@ def quality(several: Sequence[Pairs], against: str) -> list[Row]:
         means = {}
         for name in FIGURES:
             a, b = zip(*(figures[name] for figures in placed), strict=True)
-            means[name] = Placed.mean(a), Placed.mean(b)
+            means[name] = mean(a), mean(b)
         rows.append({"finding": MEAN, "against": against, "findings": len(placed), **_written(means)})
     return rows
 
@@ -200,6 +201,29 @@ def dependence(several: Sequence[Pairs], against: str, resamples: Resamples) -> 
         known = int((~np.isnan(figures["error_correlation"][0])).sum())
         rows.append({"finding": MEAN, "against": against, "findings": known, **_with_intervals(means)})
     return rows
+
+
+def only_with_signal(together: Sequence[Row], right: Sequence[Row]) -> list[Row]:
+    """Give the rows of `dependence` a worth only where both judges have a signal, by the rows of `quality`.
+
+    The errors of a judge that guesses hardly correlate with anybody's, so the formula would call it a whole judge.
+    `no_signal` names who has none: `a`, `b` or both. The mean needs a finding with a signal, and a mean AUROC above .5.
+    """
+    rows = []
+    for row in together:
+        scored = [each for each in right if each["against"] == row["against"] and each["auroc_a"] is not None]
+        findings = [each for each in scored if row["finding"] in (MEAN, each["finding"]) and each["finding"] != MEAN]
+        # The mean comes last; where only one finding could be scored, that one stands for it.
+        own = scored[-1:] if row["finding"] == MEAN else findings
+        lacks = [letter for letter in LETTERS if own and not (_above(own, letter) and _above(findings, letter))]
+        worth = row["effective_judges"] if own and not lacks else None
+        rows.append({**row, "no_signal": lacks, "effective_judges": worth})
+    return rows
+
+
+def _above(rows: Sequence[Row], letter: str) -> bool:
+    """Whether an AUROC of a judge lies above chance with its whole interval."""
+    return any(row[f"auroc_{letter}_low"] > 0.5 for row in rows)
 
 
 def called(p: Floats, count: int) -> Bools:

@@ -73,12 +73,12 @@ def readers(
 
 
 def _against_the_others(reads: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
-    """Add the majority of the other readers to each read; hedges and ties are left out and counted."""
+    """Add the majority of the other readers to each read; uncertain verdicts and ties are left out and counted."""
     notices = []
     certain = reads.filter(pl.col("verdict").is_in(["present", "absent"]))
-    for code, verdict, word in (("hedges", "uncertain", "hedged"), ("unreadable", "unreadable", "unreadable")):
+    for code, verdict in (("hedges", "uncertain"), ("unreadable", "unreadable")):
         if count := reads.filter(pl.col("verdict") == verdict).height:
-            those = several(count, f"{word} verdict was", f"{word} verdicts were")
+            those = several(count, f"{verdict} verdict was", f"{verdict} verdicts were")
             notices.append(Notice(code=code, count=count, message=f"{those} left out"))
     present = (pl.col("verdict") == "present").cast(pl.Int64)
     others = certain.with_columns(

@@ -1,22 +1,23 @@
 """Skill: how well a judge tells images with a finding from images without, by AUROC.
 
 Experts are the yardstick where they read the finding, else the dataset's labels. The interval treats the images of
-one patient as one cluster (`intervals.py`). A judge whose interval does not lie above .5 has no signal for that
-finding, and must not move its trust: chance alone passes that test 1 time in 40.
+one patient as one cluster: `Placed` has each patient's part in a figure, after DeLong. A judge whose interval does not
+lie above .5 has no signal for that finding, and must not move its trust: chance alone passes that test 1 time in 40.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bpals.numeric import patients
-from bpals.score.intervals import Placed
+from bpals.numeric import NORMAL_95, order, patients
 from bpals.types import SKILL, Reference
 
 Floats = NDArray[np.float64]
@@ -24,6 +25,71 @@ Ints = NDArray[np.int64]
 
 FEWEST_PATIENTS = 10
 """With fewer patients on either side the interval would be too narrow: there is none, and so no signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A figure between 0 and 1, and each patient's part in it."""
+
+    value: float
+    patients: NDArray[Any]
+    parts: Floats
+    """One number per patient; they add up to 0."""
+
+    @classmethod
+    def auroc(cls, score: Floats, present: NDArray[np.bool_], patients: NDArray[Any]) -> Placed:
+        """Rank the images of each class among those of the other; there must be some of both."""
+        places = order(score)
+        ordered, hit = score[places], present[places]
+        # Equal scores are one step: a tie counts half, whatever the order of the rows.
+        step = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
+        hits = np.bincount(step, weights=hit)
+        others = np.bincount(step) - hits
+        above, below = hits.sum(), others.sum()
+        beaten, outdone = (np.cumsum(side) - side / 2 for side in (others, hits))
+        auroc = float((hits * beaten).sum() / (above * below))
+        part = np.empty(len(score))
+        part[places] = np.where(
+            hit, ((beaten / below - auroc) / above)[step], ((1 - outdone / above - auroc) / below)[step]
+        )
+        return cls.of(auroc, part, patients)
+
+    @classmethod
+    def of(cls, value: float, part: Floats, patients: NDArray[Any]) -> Placed:
+        """Add up the parts of each patient's images."""
+        if patients.dtype.kind == "i" and patients.min(initial=0) >= 0 and patients.max(initial=0) <= 2 * len(patients):
+            known = np.flatnonzero(np.bincount(patients))  # numbered already, and counting is quicker than sorting
+            parts = np.bincount(patients, weights=part)[known]
+        else:
+            known, place = np.unique(patients, return_inverse=True)
+            parts = np.bincount(place, weights=part, minlength=len(known))
+        return cls(value=value, patients=known, parts=parts.astype(np.float64))
+
+    @property
+    def error(self) -> float:
+        """The standard error of the figure."""
+        return standard_error(self.parts)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 %, worked out on the logit so that it stays between 0 and 1."""
+        # At 0 or 1 the logit is infinite.
+        inside = min(max(self.value, 1e-6), 1 - 1e-6)
+        middle = math.log(inside / (1 - inside))
+        reach = NORMAL_95 * self.error / (inside * (1 - inside))
+        return _logistic(middle - reach), _logistic(middle + reach)
+
+
+def _logistic(z: float) -> float:
+    """A probability; far out it is 0 or 1, not an overflow."""
+    return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
+
+
+def standard_error(parts: Floats) -> float:
+    """Give the standard error of a figure from the patients' parts in it."""
+    # n / (n - 1): with few patients the plain sum is too small.
+    count = len(parts)
+    return math.sqrt(float((parts**2).sum()) * count / max(count - 1, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,36 +158,3 @@ def _auroc(given: Floats, present: NDArray[np.bool_], patient: Ints) -> tuple[in
     placed = Placed.auroc(given, present, patient)
     low, high = placed.interval
     return len(given), int(present.sum()), placed.value, low, high, low > 0.5
-
-
-def skill(
-    answers: pl.DataFrame, claims: pl.DataFrame, images: pl.DataFrame, reference: Reference | None = None
-) -> pl.DataFrame:
-    """Give the skill of each judge of an answers table, one row per judge and finding, in the order of their names."""
-    findings = tuple(claims.schema["finding"].categories)  # type: ignore[attr-defined]
-    yardstick = Yardstick.of(images, reference)
-    labels = claims.select("image_id", "finding", value=pl.col("says").cast(pl.String).replace_strict(STATES))
-    states = _matrix(labels, images, findings)
-    tables = []
-    for judge in answers["judge"].unique().sort():
-        its = answers.filter((pl.col("judge") == judge) & (pl.col("outcome") == "answered"))
-        given = _matrix(its.select("image_id", "finding", value="p_present"), images, findings)
-        tables.append(yardstick.measure(Scores(judge=judge, findings=findings, given=given, states=states)))
-    return pl.concat(tables) if tables else pl.DataFrame(schema=SKILL)
-
-
-STATES = {"present": 1.0, "absent": 0.0, "uncertain": 0.5}
-
-
-def _matrix(table: pl.DataFrame, images: pl.DataFrame, findings: tuple[str, ...]) -> Floats:
-    """Lay values out, one row per image and one column per finding; NaN where there is none."""
-    rows = images.select("image_id").with_row_index("row")
-    columns = pl.DataFrame({"finding": list(findings)}, schema={"finding": pl.String}).with_row_index("column")
-    placed = (
-        table.with_columns(pl.col("finding").cast(pl.String))
-        .join(rows, on="image_id", how="inner", maintain_order="left")
-        .join(columns, on="finding", how="inner", maintain_order="left")
-    )
-    matrix = np.full((images.height, len(findings)), np.nan)
-    matrix[placed["row"].to_numpy(), placed["column"].to_numpy()] = placed["value"].to_numpy()
-    return matrix

@@ -1,51 +1,40 @@
 """Stage 3, calibrate: from the judges' answer and the label to P(present), fitted on expert labels of one finding.
 
-For each finding a ridge logistic regression is fitted on the reviewed pairs. Which one, of a few designs and penalties,
-is chosen by cross-validation over patients: few reviews leave the judges' answer nearly alone, many may correct it.
-Labels of presence and of absence are then bent apart. The trust of a reviewed pair comes from a fit, choice included,
-that saw no review of its patient.
+The plainest fit is the partly pooled one (hierarchical.py), which begins with the first label. Richer ridge regressions
+stand beside it, and each has a weight: how well it tells patients that it has not seen. So with many labels the richer
+ones take over, a little with each label, and no single verdict turns a finding over. The trust of a reviewed pair comes
+from a fit, weights included, that saw no review of its patient.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
-from bpals.numeric import NORMAL_95, Matrix, log_loss, logit, newton, sigmoid
-from bpals.signal.hierarchical import Reviewed, SharedFit, Topic
-from bpals.signal.layout import Bools, Ints
+from bpals.numeric import Matrix, log_loss, newton, sigmoid
+from bpals.signal.hierarchical import PartialPooling, Reviewed, Topic
+from bpals.signal.layout import Ints
+from bpals.signal.prior import NOBODY
 
 Prediction = Callable[[Ints], tuple[Matrix, Matrix]]
 """From rows of images to their logits and the logits' standard deviations."""
-Curve = Callable[[Matrix], Matrix]
 
-FOLDS = 5
 BLOCK = 16_384
 """Images predicted at a time, which bounds the memory."""
 PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0)
-ENOUGH_ERRORS = 12
-"""With fewer reviewed errors, whichever fold of patients is left out, nothing is fitted: a handful would decide."""
-OWN_ERRORS = 100
-"""With fewer, a finding borrows from the others; from here on it has enough of its own."""
 OTHERS_ERRORS = 40
-"""With fewer, the answers about the other findings are not used."""
-WIDE_ERRORS = 200
-"""With fewer, the wide design is not tried: it has more columns than errors."""
-NOBODY: frozenset[int] = frozenset()
-"""No patient is left out."""
-FEW, MANY = 100, 1000
-"""Reviews of one direction up to which a line bends the logit, and up to which Venn-Abers does."""
-STRETCH = np.array([1.0, 4.0])
-"""How firmly shift and stretch are held where reviews are few."""
-SMOOTH = 0.02
-"""Isotonic chances are kept this far from 0 and 1: nobody has seen enough to be certain."""
-MOST_BINS = 128
-"""Neighbouring scores are taken together until there are no more than this: the cost grows with the third power."""
+"""With fewer reviewed errors the answers about the other findings get no regression of their own; from there on its
+weight grows, and with twice as many it is whole."""
+OWN_ERRORS = 50
+"""The same for a regression of the finding's own answer, label, view and whether the image has a label at all."""
+WIDE_ERRORS = 100
+"""The same for the wide design, which has more columns than that."""
+EVIDENCE = 3.0
+"""A fit that is better by this much log-loss in all, beyond one standard error, counts e times as much."""
+LEAST_WEIGHT = 0.01
+"""What weighs less is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +46,12 @@ class Design:
     """The logit that the columns correct, with its standard deviation, known without some patients' reviews."""
     columns: Callable[[Ints], Matrix] | None = None
     """From rows of images to columns: a matrix of all images would be made only to be thrown away."""
-    many: bool = False
-    """Whether it has so many columns that the firmest penalty is taken which is not clearly worse."""
     errors: int = 0
-    """With fewer reviewed errors it is not tried ..."""
-    fewer: float = math.inf
-    """... and with as many as this neither."""
+    """With fewer reviewed errors it has no weight."""
+
+    def ramp(self, errors: int) -> float:
+        """Say how far it may count with so many errors: from 0 to 1, without a step."""
+        return float(np.clip(errors / self.errors - 1, 0, 1)) if self.errors else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +65,6 @@ class Context:
     states: Matrix
     evidence: Matrix
 
-    @property
-    def common(self) -> Matrix:
-        """What all findings share."""
-        return np.concatenate([self.no_finding, self.view], axis=1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
@@ -88,43 +72,32 @@ class Calibrated:
 
     p_present: Matrix
     spread: Matrix
-    design: str
-    penalty: float
-    n: int
-    errors: int
+    weights: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A chosen design with its penalty, fitted on the reviews but for those of some patients."""
+    """Designs with their weights, fitted on the reviews but for those of some patients."""
 
-    design: str
-    penalty: float
+    weights: Mapping[str, float]
     predict: Prediction
     held_out: Matrix
     """The logit of each of these reviews, by a fit that did not see its patient either."""
 
 
 Choose = Callable[[frozenset[int]], Fitted]
-"""Without the reviews of some patients: which design, fitted."""
+"""Without the reviews of some patients: the designs, fitted and weighed."""
 
 
-def fold_of_patient(patients: pl.Series) -> Ints:
-    """Give each image a fold by a hash of its patient alone."""
-    names = patients.unique(maintain_order=True).to_list()
-    folds = [int.from_bytes(hashlib.sha256(b"calibrate:" + name.encode()).digest()[:4]) % FOLDS for name in names]
-    return patients.replace_strict(names, folds, return_dtype=pl.Int64).to_numpy()
-
-
-def designs(topic: Topic, context: Context, shared_fit: SharedFit) -> list[Design]:
+def designs(topic: Topic, context: Context, pooling: PartialPooling) -> list[Design]:
     """List the designs for one finding, the plainest first."""
     judged, claim = topic.judged[:, None], topic.claim[:, None]
 
+    def pooled(rows: Ints, without: frozenset[int]) -> tuple[Matrix, Matrix]:
+        return pooling.correct(topic.finding, rows, without)
+
     def own(rows: Ints, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
         return topic.judged[rows], np.zeros(len(rows))
-
-    def shared(rows: Ints, without: frozenset[int]) -> tuple[Matrix, Matrix]:
-        return shared_fit.correct(topic, rows, without)
 
     def nothing(rows: Ints, _without: frozenset[int]) -> tuple[Matrix, Matrix]:
         return np.zeros(len(rows)), np.zeros(len(rows))
@@ -143,99 +116,88 @@ def designs(topic: Topic, context: Context, shared_fit: SharedFit) -> list[Desig
         return np.concatenate([others(rows), context.states[rows], context.evidence[rows], crossed], axis=1)
 
     return [
-        Design(name="judges", start=own),
-        Design(name="shared", start=shared, fewer=OWN_ERRORS),
+        Design(name="partly pooled", start=pooled),
         Design(name="own", start=own, columns=around, errors=OWN_ERRORS),
-        Design(name="members", start=summed, columns=around, errors=OWN_ERRORS),
-        Design(name="other findings", start=summed, columns=others, many=True, errors=OTHERS_ERRORS),
-        Design(name="wide", start=nothing, columns=wide, many=True, errors=WIDE_ERRORS),
+        Design(name="other findings", start=summed, columns=others, errors=OTHERS_ERRORS),
+        Design(name="wide", start=nothing, columns=wide, errors=WIDE_ERRORS),
     ]
 
 
-def chooser(topic: Topic, context: Context, shared_fit: SharedFit) -> Choose:
-    """Choose among the designs for one finding."""
-    listed = designs(topic, context, shared_fit)
-    return lambda without: choose_among(listed, topic, without)
+def chooser(topic: Topic, context: Context, pooling: PartialPooling) -> Choose:
+    """Weigh the designs for one finding."""
+    listed = designs(topic, context, pooling)
+    return lambda without: weigh_designs(listed, topic, without)
 
 
-def can_fit(topic: Topic) -> bool:
-    """Say whether a finding can be fitted: whichever fold of patients is left out, the others have errors enough.
+def calibrate(topic: Topic, choose: Choose, crossed: Ints, fold: Ints) -> Calibrated:
+    """Fit one finding on its reviews; the images `crossed` get a probability that no review of their patient touched.
 
-    A fit of some patients' images and not of others' would put two scales into one finding.
+    `fold` is that of every image.
     """
-    folds = np.unique(topic.reviewed.fold)
-    return topic.least_errors >= ENOUGH_ERRORS and not any(
-        topic.reviewed.without(frozenset({int(fold)})).one_sided for fold in folds
-    )
+    fitted = choose(NOBODY)
+    z, spread = fitted.predict(np.arange(len(topic.judged)))
+    for one in np.unique(fold[crossed]):
+        rows = crossed[fold[crossed] == one]
+        z[rows], spread[rows] = choose(frozenset({int(one)})).predict(rows)
+    return Calibrated(p_present=sigmoid(z), spread=spread, weights=fitted.weights)
 
 
-def calibrate(topic: Topic, choose: Choose) -> Calibrated:
-    """Fit one finding on its reviews; reviewed images get a probability that their patient's reviews did not touch."""
-    chosen = choose(NOBODY)
-    z, spread = _bent(chosen, topic, NOBODY)(np.arange(len(topic.judged)))
-    for fold in np.unique(topic.reviewed.fold):
-        rows = topic.reviewed.rows[topic.reviewed.fold == fold]
-        without = frozenset({int(fold)})
-        z[rows], spread[rows] = _bent(choose(without), topic, without)(rows)
-    return Calibrated(
-        p_present=sigmoid(z),
-        spread=spread,
-        design=chosen.design,
-        penalty=chosen.penalty,
-        n=len(topic.reviewed.rows),
-        errors=topic.errors(),
-    )
-
-
-def choose_among(listed: Sequence[Design], topic: Topic, without: frozenset[int]) -> Fitted:
-    """Choose design and penalty by cross-validation over patients, then fit on all the reviews.
-
-    A later design must be better by more than one standard error of the difference, pair by pair, and of one with many
-    columns the firmest penalty is taken that is not worse by more: what is gained by chance on the reviewed images is
-    lost on the others.
-    """
-    reviewed = topic.reviewed.without(without)
-    errors = topic.errors(without)
-    tried = [design for design in listed if design.errors <= errors < design.fewer] or listed[:1]
-    # The plainest design stands unless a wider one is clearly better.
-    design, penalty = tried[0], PENALTIES[-1]
-    z = _held_out(design, penalty, topic, without)
+def weigh_designs(listed: Sequence[Design], topic: Topic, without: frozenset[int]) -> Fitted:
+    """Fit every design with every penalty, and weigh them by patients that they have not seen."""
+    reviewed, errors = topic.reviewed.without(without), topic.errors(without)
+    first = _held_out(listed[0], PENALTIES[-1], topic, without)
+    tried = [(listed[0], PENALTIES[-1], 1.0, first)]
     if len(np.unique(reviewed.fold)) > 1:
-        for wider in tried[1:]:
-            by_penalty = {
-                choice: _held_out(wider, choice, topic, without)
-                for choice in (PENALTIES if wider.columns else PENALTIES[-1:])
-            }
-            best = best_penalty(by_penalty, reviewed, many=wider.many)
-            if better(losses(by_penalty[best], reviewed), losses(z, reviewed)):
-                design, penalty, z = wider, best, by_penalty[best]
-    return Fitted(design=design.name, penalty=penalty, predict=_fit(design, penalty, topic, without), held_out=z)
+        for design in listed[1:]:
+            if ramp := design.ramp(errors):
+                penalties = PENALTIES if design.columns else PENALTIES[-1:]
+                tried += [(design, one, ramp, _held_out(design, one, topic, without)) for one in penalties]
+    fits = [design.name for design, *_ in tried]
+    prior = [1 / fits.count(name) for name in fits]
+    weight = weights(prior, [losses(z, reviewed) for *_, z in tried], [ramp for _, _, ramp, _ in tried])
+    held_out = np.sum([its * z for its, (*_, z) in zip(weight, tried, strict=True)], axis=0)
+    kept = [(its, design, one) for its, (design, one, *_) in zip(weight, tried, strict=True) if its]
+    named = {design.name: sum(its for its, other, _ in kept if other is design) for _, design, _ in kept}
+    parts = []
+    for design in (one for one in listed if one.name in named):
+        penalised = {one: its / named[design.name] for its, other, one in kept if other is design}
+        parts.append((named[design.name], _fit(design, penalised, topic, without)))
+    return Fitted(weights=named, predict=mixed(parts), held_out=np.asarray(held_out))
 
 
-def best_penalty(by_penalty: Mapping[float, Matrix], reviewed: Reviewed, *, many: bool) -> float:
-    """Choose a penalty by the held-out logits; with many columns, the firmest that is not clearly worse."""
-    lost = {choice: losses(z, reviewed) for choice, z in by_penalty.items()}
-    best = min(lost, key=lambda choice: float(lost[choice].mean()))
-    return max(choice for choice in lost if not better(lost[best], lost[choice])) if many else best
+def weights(prior: Sequence[float], losses: Sequence[Matrix], ramps: Sequence[float]) -> Matrix:
+    """Weigh fits by their log-losses on unseen patients, pair by pair; the first is the one to beat.
+
+    A fit counts exp((gain - its standard error) / EVIDENCE) times as much as the first (pseudo-BMA, Yao et al. 2018). A
+    ramp below 1 is the part of the vote that a fit takes part in, so it is also the most that it can weigh.
+    """
+    score = np.zeros(len(prior))
+    for place, its in enumerate(losses[1:], start=1):
+        gain = losses[0] - its
+        score[place] = (gain.sum() - np.sqrt(len(gain)) * gain.std()) / EVIDENCE
+    weight, below = np.zeros(len(prior)), 0.0
+    # Were the ramp a factor of its share, strong evidence would swamp it, and one verdict could turn a finding over.
+    for level in sorted(set(ramps)):
+        open_to = np.array(ramps) >= level
+        votes = np.where(open_to, np.array(prior) * np.exp(score - score[open_to].max()), 0.0)
+        weight += (level - below) * votes / votes.sum()
+        below = level
+    weight[weight < LEAST_WEIGHT] = 0
+    return np.asarray(weight / weight.sum())
 
 
-def better(losses: Matrix, than: Matrix) -> bool:
-    """Say whether losses are smaller than others by more than one standard error of the difference, pair by pair."""
-    gain = than - losses
-    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
-
-
-def _bent(fitted: Fitted, topic: Topic, without: frozenset[int]) -> Prediction:
-    """Bend the fit's logits apart for claims of presence and absence, as unseen patients show that they need it."""
-    reviewed = topic.reviewed.without(without)
-    claim = topic.claim[reviewed.rows]
-    seen = Seen(z=fitted.held_out, present=reviewed.present, weight=reviewed.weight, fold=reviewed.fold)
-    bent = directions({claimed: seen.take(claim == claimed) for claimed in (0, 1)})
+def mixed(parts: Sequence[tuple[float, Prediction]]) -> Prediction:
+    """Average fits by their weights; where they differ the answer is less sure."""
+    if len(parts) == 1:
+        return parts[0][1]
 
     def predict(rows: Ints) -> tuple[Matrix, Matrix]:
-        z, spread = fitted.predict(rows)
-        claim = topic.claim[rows]
-        return bent.apply(z, claim), np.hypot(spread, bent.spread(z, claim))
+        z, square = np.zeros(len(rows)), np.zeros(len(rows))
+        for weight, part in parts:
+            its, spread = part(rows)
+            z += weight * its
+            square += weight * (its**2 + spread**2)
+        return z, np.sqrt(np.maximum(square - z**2, 0))
 
     return predict
 
@@ -251,14 +213,16 @@ def _held_out(design: Design, penalty: float, topic: Topic, without: frozenset[i
     z = np.empty(len(reviewed.rows))
     for fold in np.unique(reviewed.fold):
         held = reviewed.fold == fold
-        z[held], _ = _fit(design, penalty, topic, without | {int(fold)})(reviewed.rows[held])
+        z[held], _ = _fit(design, {penalty: 1.0}, topic, without | {int(fold)})(reviewed.rows[held])
     return z
 
 
-def _fit(design: Design, penalty: float, topic: Topic, without: frozenset[int]) -> Prediction:
-    """Fit by damped Newton steps; the answer is a function from images to logits and their standard deviation."""
+def _fit(design: Design, penalties: Mapping[float, float], topic: Topic, without: frozenset[int]) -> Prediction:
+    """Fit a design, with each penalty by its share; the answer is a function from images to logits and deviations."""
+    if design.columns is None:
+        return lambda rows: _in_blocks(rows, lambda some: design.start(some, without))
     reviewed = topic.reviewed.without(without)
-    made = design.columns or _no_columns
+    made = design.columns
     sample = made(reviewed.rows)
     centre = sample.mean(axis=0) if len(sample) else np.zeros(sample.shape[1])
     scale = np.where(np.ptp(sample, axis=0) > 0, sample.std(axis=0), 1.0) if len(sample) else np.ones(sample.shape[1])
@@ -267,204 +231,28 @@ def _fit(design: Design, penalty: float, topic: Topic, without: frozenset[int]) 
         return np.concatenate([np.ones((len(rows), 1)), (made(rows) - centre) / scale], axis=1)
 
     inputs, start = columns(reviewed.rows), design.start(reviewed.rows, without)[0]
-    ridge = np.full(inputs.shape[1], penalty)
-    # A weak pull to the judges' own rate holds the intercept, so that a handful of reviews cannot run away.
-    ridge[0] = 1.0
-    weights, curvature = newton(inputs, start, reviewed.present, ridge, reviewed.weight)
-    covariance = np.linalg.inv(curvature)
+    coefficients, covariance = np.zeros(inputs.shape[1]), np.zeros((inputs.shape[1], inputs.shape[1]))
+    for penalty, share in penalties.items():
+        ridge = np.full(inputs.shape[1], penalty)
+        # A weak pull to the judges' own rate holds the intercept, so that a handful of reviews cannot run away.
+        ridge[0] = 1.0
+        its, curvature = newton(inputs, start, reviewed.present, ridge, reviewed.weight)
+        # Logits are linear in the coefficients, so the average of the fits is the fit of the average.
+        coefficients += share * its
+        covariance += share * np.linalg.inv(curvature)
 
     def predict(rows: Ints) -> tuple[Matrix, Matrix]:
-        z, spread = np.empty(len(rows)), np.empty(len(rows))
-        for begin in range(0, len(rows), BLOCK):
-            block = slice(begin, begin + BLOCK)
-            known = columns(rows[block])
-            from_start, unsure = design.start(rows[block], without)
-            z[block] = known @ weights + from_start
-            spread[block] = np.sqrt(np.maximum(((known @ covariance) * known).sum(axis=1), 0) + unsure**2)
-        return z, spread
+        known = columns(rows)
+        from_start, unsure = design.start(rows, without)
+        spread = np.sqrt(np.maximum(((known @ covariance) * known).sum(axis=1), 0) + unsure**2)
+        return known @ coefficients + from_start, spread
 
-    return predict
+    return lambda rows: _in_blocks(rows, predict)
 
 
-def _no_columns(rows: Ints) -> Matrix:
-    return np.zeros((len(rows), 0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """Reviewed labels of one direction: the logit that was made without the patient, and what was there."""
-
-    z: Matrix
-    present: Matrix
-    weight: Matrix
-    fold: Ints
-
-    def take(self, kept: Bools) -> Seen:
-        """Keep some of the claims."""
-        return Seen(z=self.z[kept], present=self.present[kept], weight=self.weight[kept], fold=self.fold[kept])
-
-    @property
-    def one_sided(self) -> bool:
-        """Say that nothing can be learned from them."""
-        return bool((self.present > 0.5).all() or not (self.present > 0.5).any())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Directions:
-    """The curve of each direction, by what is claimed (1 or 0), and how sure the probabilities are."""
-
-    curves: Mapping[int, Curve]
-    unsure: Mapping[int, Curve]
-
-    def apply(self, z: Matrix, claim: Matrix) -> Matrix:
-        """Bend the logits; a claim of neither kind keeps its own."""
-        bent = z.copy()
-        for claimed, curve in self.curves.items():
-            its = claim == claimed
-            bent[its] = curve(z[its])
-        return bent
-
-    def spread(self, z: Matrix, claim: Matrix) -> Matrix:
-        """Say how unsure the probability is, as a standard deviation of its logit."""
-        deviation = np.zeros(len(z))
-        for claimed, unsure in self.unsure.items():
-            its = claim == claimed
-            deviation[its] = unsure(z[its])
-        return deviation
-
-
-# Below FEW reviews the logit is only stretched and shifted, held near as it is. Up to MANY Venn-Abers says the
-# probability, beyond that isotonic regression; between their places the curve is straight, so that order is kept.
-# These two stand only where they are better, on patients they have not seen, by more than one standard error.
-def directions(seen: Mapping[int, Seen]) -> Directions:
-    """Fit each direction on its own reviewed claims."""
-    curves, unsure = {}, {}
-    for claimed, its in seen.items():
-        if its.one_sided:
-            continue
-        if len(its.z) < FEW or _better(its):
-            curves[claimed] = _curve(its)
-        unsure[claimed] = _unsure(its)
-    return Directions(curves=curves, unsure=unsure)
-
-
-def _curve(seen: Seen) -> Curve:
-    """Fit the curve that this many reviews allow."""
-    if len(seen.z) < FEW:
-        shift, stretch = _stretched(seen)[0]
-        return lambda z: np.asarray(shift + max(1 + stretch, 0.1) * z)
-    if len(seen.z) <= MANY:
-        fitted = VennAbers.of(seen.z, seen.present)
-        return _through(fitted.centre, np.maximum.accumulate(logit(fitted.p)))
-    places, chance = isotonic(seen.z, seen.present)
-    return _through(places, logit(np.clip(chance, SMOOTH, 1 - SMOOTH)))
-
-
-def _unsure(seen: Seen) -> Curve:
-    """Find how unsure the curve is along the logits: as its fit says, or as far as Venn-Abers' answers lie apart."""
-    if len(seen.z) < FEW:
-        (first, both), (_, second) = np.linalg.inv(_stretched(seen)[1])
-        return lambda z: np.asarray(np.sqrt(np.maximum(first + 2 * both * z + second * z**2, 0)))
-    return VennAbers.of(seen.z, seen.present).spread
-
-
-def _stretched(seen: Seen) -> tuple[Matrix, Matrix]:
-    """Fit shift and stretch, with their curvature."""
-    inputs = np.stack([np.ones(len(seen.z)), seen.z], axis=1)
-    return newton(inputs, seen.z, seen.present, STRETCH, seen.weight)
-
-
-def _through(places: Matrix, logits: Matrix) -> Curve:
-    """Draw straight lines between the places, and beyond the last ones go on as the logit does."""
-    first, last = places[0], places[-1]
-
-    def curve(z: Matrix) -> Matrix:
-        beyond = np.minimum(z - first, 0) + np.maximum(z - last, 0)
-        return np.asarray(np.interp(z, places, logits) + beyond)
-
-    return curve
-
-
-def _better(seen: Seen) -> bool:
-    """Say whether the curve tells unseen patients better than the logit as it is, by more than one standard error."""
-    gain = np.zeros(len(seen.z))
-    for fold in np.unique(seen.fold):
-        held = seen.fold == fold
-        others = seen.take(~held)
-        if len(others.z) == 0 or others.one_sided:
-            return False
-        z, there = seen.z[held], seen.present[held]
-        bent = _curve(others)(z)
-        gain[held] = seen.weight[held] * (log_loss(z, there) - log_loss(bent, there))
-    return bool(len(gain) > 1 and gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VennAbers:
-    """Two isotonic fits, with the pair in question called absent (p0) and called present (p1).
-
-    They enclose what can be said; one probability of them is p1 / (1 - p0 + p1).
-    """
-
-    centre: Matrix
-    """The mean score of each place."""
-    low: Matrix
-    high: Matrix
-
-    @classmethod
-    def of(cls, score: Matrix, present: Matrix) -> VennAbers:
-        """Fit scores and what was there, 1 or 0 or a chance between."""
-        # Equal scores share a place, so that the order in which pairs are named does not matter.
-        rank = np.searchsorted(np.sort(score), score)
-        _, place = np.unique(rank * min(MOST_BINS, len(score)) // max(len(score), 1), return_inverse=True)
-        count, hits, total = (
-            np.bincount(place, weights).astype(np.float64) for weights in (np.ones(len(score)), present, score)
-        )
-        return cls(
-            centre=total / count,
-            low=_isotonic_with(count, hits, 0.0),
-            high=_isotonic_with(count, hits, 1.0),
-        )
-
-    @property
-    def p(self) -> Matrix:
-        """The one probability that the two come to."""
-        return np.asarray(self.high / (1 - self.low + self.high))
-
-    def spread(self, score: Matrix) -> Matrix:
-        """Say how unsure the probability is at other scores, as the standard deviation of its logit.
-
-        The 95 % interval about p is as wide as the two answers lie apart. Their own logits would not do: where nothing
-        came true one of the answers is 0, and its logit without end.
-        """
-        deviation = (self.high - self.low) / (2 * NORMAL_95 * self.p * (1 - self.p))
-        return np.asarray(np.interp(score, self.centre, deviation))
-
-
-def isotonic(score: Matrix, present: Matrix) -> tuple[Matrix, Matrix]:
-    """Fit the best rising curve through what was there: scores in order, and the chance at each of them."""
-    # Of equal scores the greatest outcome comes first: then they are all pooled.
-    order = np.lexsort((-present, score))
-    level = np.empty(0)
-    size = np.empty(0)
-    for value in present[order]:
-        level, size = np.append(level, value), np.append(size, 1.0)
-        while len(level) > 1 and level[-2] >= level[-1]:
-            both = size[-2] + size[-1]
-            joined = (level[-2] * size[-2] + level[-1] * size[-1]) / both
-            level, size = np.append(level[:-2], joined), np.append(size[:-2], both)
-    return score[order], np.repeat(level, size.astype(np.int64))
-
-
-def _isotonic_with(count: Matrix, hits: Matrix, added: float) -> Matrix:
-    """Give, at each place, the isotonic answer once a pair with this outcome is added there.
-
-    The isotonic answer at a place is the greatest, over all starts up to it, of the least mean over all ends from it.
-    """
-    many, much = (np.concatenate([[0.0], np.cumsum(values)]) for values in (count, hits))
-    answer = np.empty(len(count))
-    for place in range(len(count)):
-        starts, ends = slice(0, place + 1), slice(place + 1, len(count) + 1)
-        mean = (much[ends] - much[starts, None] + added) / (many[ends] - many[starts, None] + 1)
-        answer[place] = mean.min(axis=1).max()
-    return answer
+def _in_blocks(rows: Ints, predict: Prediction) -> tuple[Matrix, Matrix]:
+    z, spread = np.empty(len(rows)), np.empty(len(rows))
+    for begin in range(0, len(rows), BLOCK):
+        block = slice(begin, begin + BLOCK)
+        z[block], spread[block] = predict(rows[block])
+    return z, spread

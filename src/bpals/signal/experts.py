@@ -21,48 +21,70 @@ import polars as pl
 
 from bpals.errors import UsageError
 from bpals.findings import Group
-from bpals.numeric import SMALLEST, Matrix, logit, patients, sigmoid
-from bpals.signal import hardness
+from bpals.numeric import PAIR, Matrix, logit, majority, patients, sigmoid
+from bpals.signal import certificates, hardness
 from bpals.signal.calibrate import (
     OTHERS_ERRORS,
-    OWN_ERRORS,
     Choose,
     Context,
     Design,
     Fitted,
     Prediction,
-    better,
     calibrate,
-    can_fit,
-    choose_among,
     chooser,
-    fold_of_patient,
     losses,
+    mixed,
+    weigh_designs,
+    weights,
 )
-from bpals.signal.certificates import Read
-from bpals.signal.hierarchical import Reviewed, SharedFit, Topic, refit, shifts
-from bpals.signal.layout import Bools, Estimate, Ints, LaidOut, with_groups
+from bpals.signal.certificates import Drawn, Read
+from bpals.signal.flags import EVEN, WRONG_AMONG_TRUSTED, Certify, Rule, rule_by_calibration, splitting
+from bpals.signal.hierarchical import PartialPooling, Reviewed, Topic, refit, shifts
+from bpals.signal.layout import Bools, Estimate, Ints, LaidOut, Pairs, plain_estimate, with_groups
+from bpals.signal.prior import (
+    FOLDS,
+    FORMAT,
+    NOBODY,
+    VERSION,
+    ExpertCalibration,
+    Inputs,
+    LevelFit,
+    Prior,
+    Rows,
+    SubjectFit,
+    bounded,
+    circumstances,
+    content_hash,
+    fold_of_patient,
+    inputs_of,
+    laid_inputs,
+    lone_images,
+    patient_hash,
+    read_by,
+    united,
+)
 from bpals.signal.truth import Truths
 from bpals.text import several
 from bpals.types import Reference, Reviews
 
-FEWEST_PATIENTS = 10
-"""Fewer reviewed patients cannot be cross-fitted."""
 ALONE = "record"
 """The design that uses no image judge."""
+DIGITS = 5
+"""Digits of a figure in a calibration file."""
 ENOUGH = 50
 """Reviewed pairs that all judges answered; fewer give no figure of how they err together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """What experts say: adjudicated labels, single reads, and labels of a random sample of the images."""
+    """What experts say: adjudicated labels, single reads, labels of a random sample, and a fit on others elsewhere."""
 
     reference: Reference | None = None
     reviews: Reviews | None = None
     random_sample: Reference | None = None
     features: npt.NDArray[np.floating[Any]] | None = None
     """What the metadata judge sees of each image: a row per image."""
+    prior: ExpertCalibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +93,10 @@ class Calibration:
 
     findings: Estimate
     groups: Estimate | None = None
-    truths: Truths | None = None
-    """None where too few patients were read to fit anything."""
+    truths: Truths
     fits: Mapping[str, Mapping[str, Any]]
-    """For each calibrated finding or group: how it was fitted."""
+    """For each finding or group that was read here: how it was fitted."""
     shifts: Mapping[str, tuple[float, float]]
-    untaught: Mapping[str, int]
     used: pl.DataFrame | None = None
     """The pairs that were used, with the fold that left them out."""
     dependence: Mapping[str, Any]
@@ -84,42 +104,50 @@ class Calibration:
 
 
 def calibrate_levels(laid: LaidOut, part: Estimate, groups: Estimate | None, experts: Experts) -> Calibration:
-    """Fit findings and groups on what experts say, cross-fitted by patient; the members of a group follow it."""
+    """Fit findings and groups on what experts say, cross-fitted by patient; a group bounds its members."""
     parts = [part] if groups is None else [part, groups]
     reference, reviews = experts.reference, experts.reviews
     truths = Truths.of(laid.dataset, reference, reviews, _claims_in(parts))
-    fold = fold_of_patient(patients(laid.dataset.images))
-    if truths.patients < FEWEST_PATIENTS:
-        if reference is not None:
-            raise _too_few(truths, reference)
-        hard = _hardness(laid, parts, experts, fold)
-        part = replace(part, hard=hard.findings)
-        return Calibration(findings=part, fits={}, shifts={}, untaught={}, dependence={}, hardness=hard.summary)
+    # Where nobody read anything here there is nothing to cross-fit.
+    fold = np.zeros(laid.dataset.images.height, dtype=np.int64)
+    if not truths.table.is_empty() or experts.random_sample is not None:
+        fold = fold_of_patient(patients(laid.dataset.images))
+    if reference is not None and truths.table.is_empty():
+        raise UsageError(
+            f"--calibrate {reference.kind}: none of its images is in this dataset. Give the expert labels of this "
+            "dataset, or audit without --calibrate"
+        )
     context = _context(laid, part, experts.features)
     summed = [part.pairs.p_present]
     if groups is not None:
         summed.append(with_groups(part.pairs, laid.named).p_present)
     topics = [_topics(its, members, truths, fold) for its, members in zip(parts, summed, strict=True)]
-    shared = SharedFit(topics=[topic for some in topics for topic in some], common=context.common)
-    logits = judge_logits(parts, laid.named, context, truths, fold)
-    who = "reviews" if reference is None else reference.kind
+    poolings = poolings_of(parts, topics, laid, experts)
+    logits = judge_logits(parts, laid, context, truths, fold, experts)
     sample = Truths.of(laid.dataset, experts.random_sample, None, _claims_in(parts[:1]))
+    crossed = _images_of_the_read(truths, laid.dataset.images)
     fits: dict[str, dict[str, Any]] = {}
     shifted: dict[str, tuple[float, float]] = {}
     for place, its in enumerate(parts):
-        fitted, more = _fit(its, topics[place], context, shared, logits, who)
-        parts[place], moved = _refitted(fitted, sample, fold, more)
+        by_finding = {
+            topic.finding: _choice(topic, context, poolings[place], logits.get(topic.finding))
+            for topic in topics[place]
+        }
+        # Where no judge answered about what was read, nothing is known. A group that nobody read follows its members.
+        known = experts.prior is not None or any(topics)
+        fitted, more = (
+            _fit(its, topics[place], by_finding, crossed, fold, experts, poolings[place]) if known else (its, {})
+        )
+        parts[place], moved = _refitted(fitted, sample, fold)
         fits, shifted = fits | more, shifted | moved
     hard = _hardness(laid, parts, experts, fold)
     responses = [response for its, some in zip(parts, topics, strict=True) for response in _responses(its, some)]
     if groups is not None:
-        groups = replace(parts[1], hard=hard.findings)
-        parts[0] = follow(parts[0], groups, laid.named, fits)
-    untaught = {topic.finding: topic.least_errors for some in topics for topic in some if topic.finding not in fits}
-    if not fits and not untaught and reference is not None:
+        parts[0], groups = bounded(parts[0], replace(parts[1], hard=hard.findings), laid.named)
+    if not fits and reference is not None:
         raise UsageError(
-            f"--calibrate {reference.kind}: nothing can be fitted on it: of no finding that was judged here does it "
-            "hold presences and absences. Give other expert labels, or audit without --calibrate"
+            f"--calibrate {reference.kind}: nothing can be fitted on it: no judge answered about a finding of which it "
+            "holds labels. Give other expert labels, or audit without --calibrate"
         )
     used = pl.concat([_used_pairs(truths, fits, fold), _used_pairs(sample, shifted, fold)])
     return Calibration(
@@ -128,19 +156,181 @@ def calibrate_levels(laid: LaidOut, part: Estimate, groups: Estimate | None, exp
         truths=truths,
         fits=fits,
         shifts=shifted,
-        untaught=untaught,
-        used=used.unique(["image_id", "finding"], keep="first", maintain_order=True),
+        used=used.unique(["image_id", "finding"], keep="first", maintain_order=True) if fits or shifted else None,
         dependence=dependence(responses),
         hardness=hard.summary,
     )
 
 
-def _too_few(truths: Truths, reference: Reference) -> UsageError:
-    here = several(truths.patients, "is", "are")
-    return UsageError(
-        f"--calibrate {reference.kind}: of its patients {here} in this dataset, and cross-fitting "
-        f"by patient needs {FEWEST_PATIENTS}. Give more expert labels, or audit without --calibrate"
+def _images_of_the_read(truths: Truths, images: pl.DataFrame) -> Ints:
+    """Give all images of the patients whose images were read: no review of a patient touches a trust of theirs."""
+    who = patients(images)
+    read = who.gather(truths.table["row"]).unique()
+    return np.flatnonzero(who.is_in(read.implode()).to_numpy())
+
+
+def fit_calibration(laid: LaidOut, reference: Reference) -> ExpertCalibration | None:
+    """Fit a calibration on expert labels, to be used elsewhere: once on all, and once without each fold of patients.
+
+    Its name and what it says about itself are left to the caller. None: none of the labels is about this dataset.
+    """
+    parts = [plain_estimate(level) for level in laid.levels]
+    truths = Truths.of(laid.dataset, reference, None, _claims_in(parts))
+    images = laid.dataset.images
+    names = patients(images)
+    fold = fold_of_patient(names)
+    topics = [_topics(part, part.pairs.p_present, truths, fold) for part in parts]
+    if not any(topics):
+        return None
+    poolings = poolings_of(parts, topics, laid, Experts(reference=reference))
+    inputs, read = poolings[0].inputs, truths.table["row"].unique().to_numpy().astype(np.int64)
+    levels = [_level_fit(pooling, topics, images) for pooling in poolings]
+    known = {name: (float(values.mean()), float(values.std())) for name, values in circumstances(laid).items()}
+    logits = logit(parts[0].pairs.p_present)
+    return ExpertCalibration(
+        name="",
+        dataset=laid.dataset.name,
+        vocabulary=laid.dataset.vocabulary.findings,
+        images=images.height,
+        groups=laid.named,
+        typical=inputs.typical,
+        usual=dict(zip(inputs.findings, np.nanmean(logits, axis=0).tolist(), strict=True)),
+        circumstances=known,
+        patients=frozenset(patient_hash(name) for name in names.gather(read).unique().to_list()),
+        findings=levels[0],
+        of_groups=levels[1] if laid.named else LevelFit(columns=(), subjects={}),
+        about={},
     )
+
+
+def _level_fit(pooling: PartialPooling, topics: Sequence[Sequence[Topic]], images: pl.DataFrame) -> LevelFit:
+    """Gather the coefficients of one level: those of all patients, and those without each fold."""
+    fits = [pooling.fit(without) for without in (NOBODY, *(frozenset({fold}) for fold in range(FOLDS)))]
+    read = {topic.finding: topic for some in topics for topic in some}
+    subjects, alone = {}, lone_images(images)
+    for place, name in enumerate(pooling.inputs.subjects):
+        topic = read.get(name)
+        rows = np.zeros(0, dtype=np.int64) if topic is None else topic.reviewed.rows
+        present = rows if topic is None else rows[topic.claim[rows] == 1]
+        seen = images["view"].gather(rows).cast(pl.String).fill_null("").value_counts().rows()
+        subjects[name] = SubjectFit(
+            means=np.stack([fit.mean[place] for fit in fits]),
+            covariance=fits[0].covariance[place],
+            labels=len(rows),
+            errors=0 if topic is None else topic.errors(),
+            presences=len(present),
+            alone=int(alone[present].sum()),
+            views=dict(sorted(seen)),
+        )
+    return LevelFit(columns=pooling.inputs.columns, subjects=subjects)
+
+
+def as_dict(fitted: ExpertCalibration) -> dict[str, Any]:
+    """Write a calibration out as its file has it, the hash last."""
+    whole = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": fitted.name,
+        "dataset": fitted.dataset,
+        "vocabulary": list(fitted.vocabulary),
+        "images": fitted.images,
+        **fitted.about,
+        "groups": {group.name: list(group.members) for group in fitted.groups},
+        "typical": [_short(value) for value in fitted.typical],
+        "usual": {name: _short(value) for name, value in fitted.usual.items()},
+        "circumstances": {name: [_short(one) for one in pair] for name, pair in fitted.circumstances.items()},
+        "patients": sorted(fitted.patients),
+        "findings": _level_as_dict(fitted.findings),
+        "of_groups": _level_as_dict(fitted.of_groups),
+    }
+    return whole | {"sha256": content_hash(whole)}
+
+
+def _short(value: float) -> float:
+    return float(f"{float(value):.{DIGITS}g}")
+
+
+def _level_as_dict(level: LevelFit) -> dict[str, Any]:
+    lower = np.tril_indices(len(level.columns))
+    return {
+        "columns": list(level.columns),
+        "subjects": {
+            name: {
+                "labels": fit.labels,
+                "errors": fit.errors,
+                "presences": fit.presences,
+                "alone": fit.alone,
+                "views": dict(fit.views),
+                "means": [[_short(one) for one in row] for row in fit.means],
+                "covariance": [_short(one) for one in fit.covariance[lower]],
+            }
+            for name, fit in level.subjects.items()
+        },
+    }
+
+
+def majority_of(reviews: Reviews) -> pl.DataFrame:
+    """Settle single reads as TRUTH: what was adjudicated, else the majority of at least two; ties are left out."""
+    voted = majority(reviews.table).filter(~pl.col("tied") & (pl.col("yes") + pl.col("no") >= 2))
+    settled = reviews.settled.select(*PAIR, present=pl.col("settled") > 0.5)
+    both = pl.concat([settled, voted.select(*PAIR, "present")]).unique(PAIR, keep="first", maintain_order=True)
+    return both.with_columns(split=pl.lit(None, dtype=pl.String))
+
+
+def poolings_of(
+    parts: Sequence[Estimate], topics: Sequence[Sequence[Topic]], laid: LaidOut, experts: Experts
+) -> list[PartialPooling]:
+    """Set the partly pooled model up: of the findings, and of groups on top of what it makes of their members."""
+    named, prior = laid.named if parts[1:] else (), experts.prior
+    reviewed = {topic.finding: topic.reviewed for some in topics for topic in some}
+
+    def read(levels: Sequence[Pairs]) -> Inputs:
+        return _inputs(levels, named) if prior is None else read_by(prior, levels, named)
+
+    models = inputs_of(parts, laid, read, {} if prior is None else prior.circumstances)
+    first = PartialPooling(
+        inputs=models[0][0],
+        elsewhere=models[0][1],
+        reviewed=reviewed,
+        families=[(group.name, *group.members) for group in named],
+        prior=None if prior is None else Prior.of(prior, prior.findings, laid.dataset.images),
+    )
+    if not named:
+        return [first]
+
+    def united_members(place: int, rows: Rows, without: frozenset[int]) -> Matrix:
+        corrected = [first.correct(name, rows, without)[0] for name in named[place].members]
+        return united(sigmoid(np.stack(corrected, axis=1)), parts[1].pairs.p_present[rows, place])
+
+    own, elsewhere = (replace(its, start=united_members) for its in models[1])
+    second = PartialPooling(
+        inputs=own,
+        elsewhere=elsewhere if models[1][0] is not models[1][1] else own,
+        reviewed={name: its for name, its in reviewed.items() if name in own.subjects},
+        prior=None if prior is None or first.prior is None else replace(first.prior, level=prior.of_groups),
+    )
+    return [first, second]
+
+
+def _inputs(levels: Sequence[Pairs], named: Sequence[Group]) -> Inputs:
+    """Lay out what the partly pooled model knows of every image, less what is usual in this dataset."""
+    logits = logit(levels[0].p_present)
+    usual = np.nansum(logits, axis=0) / np.maximum((~np.isnan(logits)).sum(axis=0), 1)
+    return laid_inputs(levels, named, _typical(logits, levels[0].states), usual)
+
+
+def _typical(logits: Matrix, states: Matrix) -> tuple[float, float]:
+    """Give the mean logit of labelled presences, and of absences."""
+    means = []
+    for state in (1, 0):
+        its = logits[(states == state) & ~np.isnan(logits)]
+        means.append(float(its.mean()) if len(its) else 0.0)
+    return means[0], means[1]
+
+
+def _choice(topic: Topic, context: Context, pooling: PartialPooling, logits: JudgeLogits | None) -> Choose:
+    choose = chooser(topic, context, pooling)
+    return choose if logits is None else choose_with_judges(topic, choose, logits)
 
 
 def _hardness(laid: LaidOut, parts: Sequence[Estimate], experts: Experts, fold: Ints) -> hardness.Hardness:
@@ -208,84 +398,87 @@ def _rarer_view(images: pl.DataFrame) -> Matrix:
 def _fit(
     part: Estimate,
     topics: Sequence[Topic],
-    context: Context,
-    shared: SharedFit,
-    logits: Mapping[str, JudgeLogits],
-    kind: str,
+    choices: Mapping[str, Choose],
+    crossed: Ints,
+    fold: Ints,
+    experts: Experts,
+    pooling: PartialPooling,
 ) -> tuple[Estimate, dict[str, dict[str, Any]]]:
-    """Calibrate each finding that experts spoke of."""
+    """Calibrate each finding: those that were read here by their reads, the others by what all share."""
     p_present, spread = part.p_present.copy(), part.spread.copy()
     fitted, reviewed = part.fitted.copy(), part.reviewed.copy()
-    notes, fits = dict(part.notes), {}
-    for topic in topics:
-        if not can_fit(topic):
+    prior, notes, fits = pooling.prior, dict(part.notes), {}
+    read = {topic.finding: topic for topic in topics}
+    who = "reviews" if experts.reference is None else experts.reference.kind
+    for column, finding in enumerate(part.pairs.findings):
+        p = part.pairs.p_present[:, column]
+        if np.isnan(p).all():
             continue
-        finding, column = topic.finding, part.pairs.column(topic.finding)
-        choose = chooser(topic, context, shared)
-        if finding in logits:
-            choose = choose_with_judges(topic, choose, logits[finding])
-        done = calibrate(topic, choose)
-        p_present[:, column] = done.p_present
+        if finding in read:
+            topic = read[finding]
+            labels = len(topic.reviewed.rows)
+            here = f"{several(labels, 'expert label')} of {finding} ({who})"
+            notes[finding] = f"calibrated: fitted on {here}" if prior is None else f"{prior.note(finding)}, and {here}"
+        else:
+            topic = _unread(part, column)
+            unread = f"calibrated: nobody read {finding} here; it follows what readers say of other findings"
+            notes[finding] = unread if prior is None else prior.note(finding)
+        done = calibrate(topic, choices.get(finding) or _pooled_only(finding, pooling), crossed, fold)
+        answered = ~np.isnan(p)
+        p_present[:, column] = np.where(answered, done.p_present, np.nan)
         spread[:, column] = np.hypot(done.spread, part.pairs.spread[:, column])
-        fitted[:, column], reviewed[topic.reviewed.rows, column] = ~np.isnan(done.p_present), True
-        notes[finding] = f"calibrated: fitted on {several(done.n, 'expert label')} of {finding} ({kind})"
-        fits[finding] = {"n": done.n, "errors": done.errors, "design": done.design, "penalty": done.penalty}
-    return replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes), fits
+        fitted[:, column] = answered
+        reviewed[crossed, column] = answered[crossed]
+        if prior is not None:
+            reviewed[:, column] |= prior.crossed & answered
+        if finding in read:
+            fits[finding] = {
+                "n": labels,
+                "errors": topic.errors(),
+                "designs": {name: round(weight, 3) for name, weight in done.weights.items()},
+            }
+    by = [] if prior is None else [prior.calibration.name]
+    by += ["experts"] if pooling.reviewed or not by else []
+    part = replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes)
+    return replace(part, fitted_by="+".join(by)), fits
 
 
-def _refitted(
-    part: Estimate, sample: Truths, fold: Ints, fits: Collection[str]
-) -> tuple[Estimate, dict[str, tuple[float, float]]]:
+def _unread(part: Estimate, column: int) -> Topic:
+    """Make a topic of a finding that nobody read."""
+    none = np.zeros(0)
+    return Topic(
+        finding=part.pairs.findings[column],
+        judged=part.pairs.p_present[:, column],
+        summed=none,
+        claim=none,
+        by_image=none,
+        reviewed=Reviewed(rows=none.astype(np.int64), present=none, weight=none, fold=none.astype(np.int64)),
+    )
+
+
+def _pooled_only(finding: str, pooling: PartialPooling) -> Choose:
+    def choose(without: frozenset[int]) -> Fitted:
+        return Fitted(
+            weights={"partly pooled": 1.0},
+            predict=lambda rows: pooling.correct(finding, rows, without),
+            held_out=np.zeros(0),
+        )
+
+    return choose
+
+
+def _refitted(part: Estimate, sample: Truths, fold: Ints) -> tuple[Estimate, dict[str, tuple[float, float]]]:
     """Shift each fitted finding that a random sample speaks of to how common it is among the audited images."""
     p_present, fitted, reviewed = part.p_present.copy(), part.fitted.copy(), part.reviewed.copy()
     shifted = {}
     for column, finding in enumerate(part.pairs.findings):
         p, claim = p_present[:, column], part.pairs.states[:, column]
-        labels = sample.about(finding, ~np.isnan(p), fold) if finding in fits else None
+        labels = sample.about(finding, ~np.isnan(p), fold)
         if labels is not None:
             shifted[finding] = shifts(logit(p), claim, labels)
             p_present[:, column] = np.where(np.isnan(p), np.nan, sigmoid(refit(logit(p), claim, labels)))
             fitted[:, column], reviewed[labels.rows, column] = ~np.isnan(p), True
     return replace(part, p_present=p_present, fitted=fitted, reviewed=reviewed), shifted
-
-
-def follow(part: Estimate, groups: Estimate, named: Sequence[Group], fits: Mapping[str, Any]) -> Estimate:
-    """Give the members of a calibrated group their parts of its probability."""
-    p_present, spread, notes = part.p_present.copy(), part.spread.copy(), dict(part.notes)
-    fitted, reviewed = part.fitted.copy(), part.reviewed.copy()
-    for column, group in enumerate(named):
-        if group.name not in fits:
-            continue
-        members = part.pairs.members(group)
-        shares = _shares(part.pairs.p_present[:, members], part.pairs.states[:, members] == 1)
-        for share, place, member in zip(shares.T, members, group.members, strict=True):
-            if member in fits:
-                continue
-            # Where the group has no answer the member keeps its own, and where it has none itself it gets none.
-            its = groups.fitted[:, column] & ~np.isnan(part.pairs.p_present[:, place])
-            whole, of_it = groups.p_present[its, column], share[its]
-            p_present[its, place] = of_it * whole
-            spread[its, place] = _unsure(of_it, whole, spread[its, place], groups.spread[its, column])
-            fitted[:, place] |= its
-            reviewed[:, place] |= groups.reviewed[:, column] & its
-            labels = several(fits[group.name]["n"], "expert label")
-            notes[member] = f"group: follows from {group.name}, which was fitted on {labels}"
-    return replace(part, p_present=p_present, spread=spread, fitted=fitted, reviewed=reviewed, notes=notes)
-
-
-def _shares(p_present: Matrix, claimed: Bools) -> Matrix:
-    """Divide a group among its members as the judges divide it; a labelled member has all of it."""
-    # The experts said whether the group is there, not which member: in that, the dataset's label is taken. It may
-    # name two, and they are not rivals: experts find a group more often where more of its members are labelled.
-    known = np.nan_to_num(p_present)
-    total = np.maximum(known.sum(axis=1, keepdims=True), 1e-12)
-    return np.where(claimed, 1.0, known / total)
-
-
-def _unsure(share: Matrix, whole: Matrix, of_share: Matrix, of_whole: Matrix) -> Matrix:
-    """Give the deviation of the logit of share x whole from those of the two: where the whole is sure, the share's."""
-    both = np.hypot((1 - share) * of_share, (1 - whole) * of_whole)
-    return np.asarray(both / np.maximum(1 - share * whole, SMALLEST))
 
 
 def _used_pairs(truths: Truths, fits: Collection[str], fold: Ints) -> pl.DataFrame:
@@ -319,6 +512,46 @@ def wrong_claims(part: Estimate, truth: pl.DataFrame) -> dict[str, Read]:
     return listed
 
 
+def certifier(part: Estimate, truth: pl.DataFrame) -> Certify:
+    """Certify the flags of a part by what experts read of its labels."""
+    reads = wrong_claims(part, truth)
+
+    def certify(finding: str, says: str, here: Bools, trust: Matrix, split: Matrix) -> Rule | None:
+        if finding not in reads:
+            return None
+        rows, drawn = reads[finding].among(here, trust, split)
+        unread = here.copy()
+        unread[rows] = False
+        return rule_by_review(finding, says, drawn, trust[unread])
+
+    return certify
+
+
+def rule_by_review(finding: str, says: str, drawn: Drawn, unread: Matrix | None = None) -> Rule:
+    """Certify the flags on reviewed labels with their cross-fitted trust; `unread` are the trusts of the others."""
+    wrong = WRONG_AMONG_TRUSTED[says]
+    clear = drawn if drawn.split is None else drawn.take(~splitting(drawn.trust, drawn.split))
+    likely = certificates.certify_precision(clear.take(clear.trust < EVEN))
+    promised, trusted = [likely], None
+    if len(drawn):
+        trusted = certificates.certify_trusted(clear.take(clear.trust >= EVEN), errors=wrong)
+        promised += [certificates.bound_errors(clear, 1 - wrong), trusted, certificates.control_misses(drawn)]
+    if unread is not None and drawn.inclusion is not None:  # else nobody knows whether the unread are like the read
+        promised.append(certificates.control_discoveries(drawn, unread))
+    if unread is not None:
+        promised = [replace(each, more=None) if (each.more or 0) > len(unread) else each for each in promised]
+    certified = likely.certified or (trusted is not None and trusted.certified)
+    plain = rule_by_calibration(finding, says)
+    return replace(
+        plain,
+        basis="certified" if certified else "calibrated",
+        certified_from=None if trusted is None else trusted.cut,
+        certified_below=likely.cut,
+        words="; ".join([plain.words, *(each.words for each in promised[:3])]),
+        certificates=tuple(promised),
+    )
+
+
 # Image judges, each group weighed by expert labels beside the metadata judge.
 
 
@@ -335,24 +568,19 @@ class JudgeLogits:
 
 
 def judge_logits(
-    parts: Sequence[Estimate], groups: Sequence[Group], context: Context, truths: Truths, fold: Ints
+    parts: Sequence[Estimate], laid: LaidOut, context: Context, truths: Truths, fold: Ints, experts: Experts
 ) -> dict[str, JudgeLogits]:
     """Lay out, for each reviewed finding and group, what image judges say beside the metadata judge."""
-    plain = parts[0]
+    plain, groups = parts[0], laid.named
     # There is nothing to lay out where the metadata judge did not answer wherever somebody did.
     same = all(bool((np.isnan(its.record.p_present) == np.isnan(its.pairs.p_present)).all()) for its in parts)
     if not plain.per_group or not same:
         return {}
+    alone = [replace(part, pairs=part.record, moved=np.zeros_like(part.moved)) for part in parts]
     summed = [plain.record, *([with_groups(plain.record, groups)] if parts[1:] else [])]
-    topics = [
-        topic
-        for part, members in zip(parts, summed, strict=True)
-        for topic in _topics(
-            replace(part, pairs=part.record, moved=np.zeros_like(part.moved)), members.p_present, truths, fold
-        )
-    ]
-    alone = replace(context, logits=logit(np.nan_to_num(plain.record.p_present, nan=0.5)))
-    shared = SharedFit(topics=topics, common=context.common)
+    topics = [_topics(part, its.p_present, truths, fold) for part, its in zip(alone, summed, strict=True)]
+    poolings = poolings_of(alone, topics, laid, experts)
+    by_record = replace(context, logits=logit(np.nan_to_num(plain.record.p_present, nan=0.5)))
     own = {
         name: np.stack([z[:, place] for z in plain.per_group], axis=1)
         for place, name in enumerate(plain.pairs.findings)
@@ -360,8 +588,11 @@ def judge_logits(
     own |= {group.name: _of_group(plain, group) for group in groups}
     others = _filled(np.concatenate(plain.per_group, axis=1))
     return {
-        topic.finding: JudgeLogits(record=chooser(topic, alone, shared), own=_filled(own[topic.finding]), others=others)
-        for topic in topics
+        topic.finding: JudgeLogits(
+            record=chooser(topic, by_record, pooling), own=_filled(own[topic.finding]), others=others
+        )
+        for some, pooling in zip(topics, poolings, strict=True)
+        for topic in some
     }
 
 
@@ -384,33 +615,35 @@ def _filled(logits: Matrix) -> Matrix:
 
 
 def choose_with_judges(topic: Topic, pooled: Choose, logits: JudgeLogits) -> Choose:
-    """Choose between the fit on the pool and the judges beside the record, by patients that neither has seen."""
+    """Weigh the fit on the pool against the judges beside the record, by patients that neither has seen."""
     seen = replace(topic, reviewed=topic.reviewed.only(topic.by_image[topic.reviewed.rows] == 1))
 
     def choose(without: frozenset[int]) -> Fitted:
         first = pooled(without)
-        if seen.errors(without) < OTHERS_ERRORS:
+        # Few reviews can prefer either by chance: the pool stands, and gives way little by little.
+        ramp = float(np.clip(seen.errors(without) / OTHERS_ERRORS - 1, 0, 1))
+        if not ramp:
             return first
         alone = logits.record(without)
         rows = topic.reviewed.without(without).rows
         recall = _Recall.of(alone, rows, len(topic.judged))
-        corrected = choose_among(_designs(topic, logits, recall), seen, without)
+        corrected = weigh_designs(_designs(topic, logits, recall), seen, without)
         saw = topic.by_image[rows] == 1
-        held_out = alone.held_out
-        # Where no image judge is worth using the record's answer stands as it is, unshifted.
-        if corrected.design != ALONE:
-            held_out = held_out.copy()
-            held_out[saw] = corrected.held_out
+        held_out = alone.held_out.copy()
+        held_out[saw] = corrected.held_out
         reviewed = seen.reviewed.without(without)
         ours, theirs = losses(held_out[saw], reviewed), losses(first.held_out[saw], reviewed)
-        # Few reviews can prefer either by chance: then the pool stands unless it is clearly worse.
-        if not (better(ours, theirs) if seen.errors(without) < OWN_ERRORS else ours.mean() < theirs.mean()):
+        pool, beside = weights([1.0, 1.0], [theirs, ours], [1.0, ramp])
+        if not beside:
             return first
-        name = f"{alone.design}, {corrected.design}"
-        if corrected.design == ALONE:
-            return replace(alone, design=name)
-        predict = _predict(topic, alone, corrected)
-        return Fitted(design=name, penalty=corrected.penalty, predict=predict, held_out=held_out)
+        return Fitted(
+            weights={f"pool, {name}": pool * its for name, its in first.weights.items() if pool}
+            | {f"record, {name}": beside * its for name, its in corrected.weights.items()},
+            predict=mixed([(pool, first.predict), (beside, _predict(topic, alone, corrected))])
+            if pool
+            else _predict(topic, alone, corrected),
+            held_out=np.asarray(pool * first.held_out + beside * held_out),
+        )
 
     return choose
 
@@ -451,7 +684,7 @@ def _designs(topic: Topic, logits: JudgeLogits, recall: _Recall) -> list[Design]
     return [
         Design(name=ALONE, start=start),
         Design(name="beside", start=start, columns=own),
-        Design(name="beside, other findings", start=start, columns=others, many=True),
+        Design(name="beside, other findings", start=start, columns=others),
     ]
 
 

@@ -1,17 +1,17 @@
-"""Stage 4, flag: how far each label is trusted, and which labels the evidence is clearly against.
+"""Stage 4, flag: how far each label is trusted, and what that means.
 
-Without expert labels a trust says how well a label fits what the judges say, so flags are shares of each finding's
-presences and absences. With them a trust is a probability of being right: one half divides, and flags carry
-certificates. Where readers or judges would split over a label of low trust, it is `hard`, and `likely_mislabelled` is
-certified among the others.
+With expert knowledge (an expert calibration, or expert labels here) a trust is a probability of being right, with an
+interval, and flags follow from it: no share of the labels is set beforehand. `trusted` and `likely_mislabelled` also
+have certificates where enough was read here. Without any expert knowledge nobody knows how many labels are wrong:
+labels are ranked, and none is `trusted`, `suspect` or `likely_mislabelled`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,20 @@ from bpals.numeric import NORMAL_95, Matrix, logit, sigmoid
 from bpals.signal.layout import Bools, Counts, Estimate, JudgeAnswers, by_finding, in_blocks
 
 if TYPE_CHECKING:
-    from bpals.signal.certificates import Certificate, Drawn, Read
+    from bpals.signal.certificates import Certificate
 
-LIKELY_SHARE: Mapping[str, float] = {"present": 0.10, "absent": 0.005}
-LOW_SHARE: Mapping[str, float] = {"present": 0.30, "absent": 0.025}
+WRONG_AMONG_TRUSTED: Mapping[str, float] = {"present": 0.20, "absent": 0.05}
+"""A label is `trusted` where its chance to be wrong is at most this, and so the share of wrong ones among them ..."""
+WIDEST = 2.5
+"""... and where the pessimistic end of its interval is at most this many times as much."""
+LIKELY_BELOW = 0.2
+"""A label is `likely_mislabelled` where its trust is at most this, and its whole interval is below one half."""
 EVEN = 0.5
 """Above it the evidence stands with the label, however many other labels it stands with more firmly."""
-MORE_WRONG = 0.5
-"""The precision that is tried where a higher one cannot be shown: of these labels more are wrong than right."""
+OPEN = 0.7
+"""A label of low trust is hard where its interval reaches above this: it may well be right. Else it is suspect."""
+UNKNOWN = 2.0
+"""A trust whose logit has a larger deviation than this says nothing yet: the label stays unverified."""
 LOW_TRUST = 0.8
 """With expert labels, a label over which readers would split is hard below it: one in five may be wrong ..."""
 CLEAR = 0.1
@@ -36,9 +42,11 @@ CLEAR = 0.1
 MINORITY = 0.333
 """Judges split where the smaller side is at least a third of them."""
 DECIMALS = 6
+SLACK = 1e-9
+"""Numbers that are equal but for their last bits count as equal."""
 
-NAMES = ("likely_mislabelled", "suspect", "hard", "trusted", "unjudged")
-LIKELY, SUSPECT, HARD, TRUSTED, UNJUDGED = range(len(NAMES))
+NAMES = ("likely_mislabelled", "suspect", "hard", "unverified", "trusted", "unjudged")
+LIKELY, SUSPECT, HARD, UNVERIFIED, TRUSTED, UNJUDGED = range(len(NAMES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,50 +66,69 @@ class Flagged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """What the trusts say of the labels with one flag: how many, and which share of them is wrong."""
+
+    labels: int
+    wrong: float
+    low: float
+    high: float
+    """The mean of the labels' own intervals: as if all of them were off in the same way, so wider than need be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """How one finding's labels in one direction were flagged, in numbers and in words."""
 
     finding: str
     says: str
-    likely_below: float | None
-    """Labels whose trust is at most this are likely mislabelled; None: none is."""
-    low_below: float | None
-    """Labels whose trust is below this are suspect or hard; None: none is."""
-    hard_between: tuple[float, float]
-    """Labels with a trust from the first up to below the second are hard if readers or judges would split over them."""
-    certified: bool
+    basis: Literal["none", "calibrated", "certified"]
+    """What stands behind it: no expert knowledge, a calibrated trust, or a certificate as well."""
     words: str
+    trusted_from: float | None = None
+    """Labels whose trust is at least this are trusted, if their interval is narrow enough; None: none is."""
+    certified_from: float | None = None
+    """From this trust on a certificate says so, whatever the interval."""
+    likely_below: float | None = None
+    """Labels whose trust is at most this are likely mislabelled, if their interval is below one half; None: none is."""
+    certified_below: float | None = None
+    """Up to this trust a certificate says so, whatever the interval."""
     certificates: tuple[Certificate, ...] = ()
     """With expert labels: what is promised of its flags, each promise with a doubt of its own."""
+    stated: Mapping[str, Stated] = field(default_factory=dict)
+    """Flag -> what the trusts say of the labels that carry it."""
 
 
-def flag(estimate: Estimate, reviewed: Mapping[str, Read] | None = None) -> Flagged:
-    """Flag every label, finding by finding and direction by direction; `reviewed` are those that experts read."""
-    reads = reviewed or {}
+Certify = Callable[[str, str, Bools, Matrix, Matrix], Rule | None]
+"""From a finding, what its labels say, which images carry such a label, trusts, and where readers split, to the rule
+that expert labels certify; None where nobody read the finding."""
+
+
+def flag(estimate: Estimate, certify: Certify | None = None) -> Flagged:
+    """Flag every label, finding by finding and direction by direction; `certify` is by what experts read here."""
     p_present, trust, low, high = _trusts(estimate)
     agreement, asked = judge_agreement(estimate), judges_asked(estimate)
     flags = np.full(agreement.shape, UNJUDGED, dtype=np.int8)
-    matrices = [by_finding(each) for each in (estimate.pairs.states, trust, high, agreement)]
+    matrices = [by_finding(each) for each in (estimate.pairs.states, trust, low, high, agreement)]
     count = by_finding(asked)
 
     def flag_finding(column: int) -> list[Rule]:
         finding, rules = estimate.pairs.findings[column], []
-        states, its_trust, its_high, alike = (matrix[:, column] for matrix in matrices)
+        states, its_trust, its_low, its_high, alike = (matrix[:, column] for matrix in matrices)
         hard = estimate.hard.get(finding)
         split = hard.split if hard is not None else judges_split(alike, count[:, column])
         for says, state in (("present", 1), ("absent", 0)):
             here = (states == state) & ~np.isnan(its_trust)
-            if finding in reads:
-                rows, drawn = reads[finding].among(here, its_trust, split)
-                unread = here.copy()
-                unread[rows] = False
-                rule = rule_by_review(finding, says, drawn, its_trust[unread])
-            elif finding in estimate.notes:
-                rule = rule_by_group(finding, says)
-            else:
-                rule = rule_by_share(finding, says, its_trust[here])
-            flags[:, column][here] = apply(rule, its_trust[here], its_high[here], split[here])
-            rules.append(rule)
+            rule = None if certify is None else certify(finding, says, here, its_trust, split)
+            if rule is None:
+                known = finding in estimate.notes
+                rule = rule_by_calibration(finding, says) if known else rule_without_experts(finding, says)
+            ends = its_low[here], its_high[here]
+            chosen = apply(rule, its_trust[here], ends, split[here])
+            flags[:, column][here] = chosen
+            rules.append(
+                rule if rule.basis == "none" else replace(rule, stated=stated_shares(chosen, its_trust[here], ends))
+            )
         return rules
 
     with ThreadPoolExecutor(pl.thread_pool_size()) as hands:
@@ -208,103 +235,79 @@ def judges_split(agreement: Matrix, asked: Counts) -> Matrix:
     return np.where((asked > 1) & ~np.isnan(agreement), both.astype(float), np.nan)
 
 
-def rule_by_share(finding: str, says: str, trust: Matrix) -> Rule:
-    """Set the cuts at fixed shares of the finding's labels in one direction."""
-    likely, low = LIKELY_SHARE[says], LOW_SHARE[says]
-    cut, lowest = _cut(trust, likely), _cut(trust, low)
+def rule_without_experts(finding: str, says: str) -> Rule:
+    """Rank only: no expert was asked, so nobody knows how many labels are wrong."""
     return Rule(
         finding=finding,
         says=says,
-        likely_below=None if cut is None else min(cut, EVEN),
-        low_below=lowest,
-        hard_between=(0.0, 0.0 if lowest is None else float(np.nextafter(lowest, 1.0))),
-        certified=False,
+        basis="none",
+        words="no expert knowledge: labels are ranked, and none is called trusted, suspect or mislabelled",
+    )
+
+
+def rule_by_calibration(finding: str, says: str) -> Rule:
+    """Flag by the calibrated trust and its interval."""
+    wrong = WRONG_AMONG_TRUSTED[says]
+    return Rule(
+        finding=finding,
+        says=says,
+        basis="calibrated",
+        trusted_from=1 - wrong,
+        likely_below=LIKELY_BELOW,
         words=(
-            f"no expert label was fitted: likely_mislabelled is at most the {likely:.1%} of claims with least trust, "
-            f"none above {EVEN}; suspect and hard are the others among the lowest {low:.1%}"
+            f"by calibrated trust: trusted from {1 - wrong:.2f} on with the interval above {1 - WIDEST * wrong:.3g}, "
+            f"likely_mislabelled up to {LIKELY_BELOW} with the interval below {EVEN}"
         ),
     )
 
 
-def _cut(trust: Matrix, share: float) -> float | None:
-    """Find the trust that a share of the labels does not exceed; it falls below ties that would double the share."""
-    if share * len(trust) < 1:
-        return None
-    # Cuts are fixed shares, set before any data were read: they say nothing about how many labels are wrong.
-    place = int(share * (len(trust) - 1))
-    cut = np.partition(trust, place)[place]
-    if np.count_nonzero(trust <= cut) <= 2 * (place + 1):
-        return float(cut)
-    below = trust[trust < cut]
-    return float(below.max()) if len(below) else None
+def stated_shares(flags: npt.NDArray[np.int8], trust: Matrix, ends: tuple[Matrix, Matrix]) -> dict[str, Stated]:
+    """Say of every flag how many labels carry it, and which share of them is wrong by their trusts."""
+    stated = {}
+    for number, name in enumerate(NAMES[:UNJUDGED]):
+        its = flags == number
+        if its.any():
+            low, high = (float(1 - end[its].mean()) for end in reversed(ends))
+            share = float(1 - trust[its].mean())
+            stated[name] = Stated(labels=int(its.sum()), wrong=round(share, 4), low=round(low, 4), high=round(high, 4))
+    return stated
 
 
-def rule_by_review(finding: str, says: str, drawn: Drawn, unread: Matrix | None = None) -> Rule:
-    """Certify the flags on reviewed labels with their cross-fitted trust; `unread` are the trusts of the others."""
-    # Here, because an audit without expert labels needs no certificate, and so does not load them.
-    from bpals.signal import certificates
-
-    clear = drawn if drawn.split is None else drawn.take(~_splitting((CLEAR, LOW_TRUST), drawn.trust, drawn.split))
-    low = clear.take(clear.trust < EVEN)
-    likely = [certificates.certify_precision(low)]
-    if len(clear) and not likely[0].certified:
-        # Where a high precision cannot be shown: that more flags are wrong than right.
-        likely.append(certificates.certify_precision(low, precision=MORE_WRONG))
-    promised = list(likely)
-    if len(drawn):
-        promised += [
-            certificates.bound_errors(clear, EVEN),
-            certificates.certify_trusted(clear.take(clear.trust >= EVEN)),
-            certificates.control_misses(drawn),
-        ]
-    if unread is not None and drawn.inclusion is not None:  # else nobody knows whether the unread are like the read
-        promised.append(certificates.control_discoveries(drawn, unread))
-    if unread is not None:
-        promised = [replace(each, more=None) if (each.more or 0) > len(unread) else each for each in promised]
-    return Rule(
-        finding=finding,
-        says=says,
-        likely_below=likely[-1].cut,
-        low_below=EVEN,
-        hard_between=(CLEAR, LOW_TRUST),
-        certified=likely[-1].certified,
-        words=f"below trust {EVEN}: " + "; ".join(each.words for each in promised[: len(likely) + 1]),
-        certificates=tuple(promised),
-    )
-
-
-def rule_by_group(finding: str, says: str) -> Rule:
-    """Flag what its group's reviews leave below one half; nobody read the finding apart, so nothing is promised."""
-    return Rule(
-        finding=finding,
-        says=says,
-        likely_below=None,
-        low_below=EVEN,
-        hard_between=(CLEAR, LOW_TRUST),
-        certified=False,
-        words=f"below trust {EVEN}: experts read it as part of a group only, so nothing is certified of it by itself",
-    )
-
-
-def _splitting(between: tuple[float, float], trust: Matrix, split: Matrix) -> Bools:
+def splitting(trust: Matrix, split: Matrix) -> Bools:
     """Say which labels have low trust because nobody can tell."""
-    return np.asarray((split == 1) & (trust >= between[0]) & (trust < between[1]))
+    return np.asarray((split == 1) & (trust >= CLEAR) & (trust < LOW_TRUST))
 
 
-def apply(rule: Rule, trust: Matrix, high: Matrix, split: Matrix | None = None) -> npt.NDArray[np.int8]:
-    """Flag labels of one finding and direction.
+def apply(rule: Rule, trust: Matrix, ends: tuple[Matrix, Matrix], split: Matrix | None = None) -> npt.NDArray[np.int8]:
+    """Flag labels of one finding and direction; `ends` are those of each trust's interval.
 
     `split` is 1 where readers would split over the label and 0 where not: low trust is `hard` there. Where nobody knows
-    (NaN), it is hard if its interval reaches above the cut.
+    (NaN), it is hard if its interval reaches above .7.
     """
     known = np.full(trust.shape, np.nan) if split is None else split
-    flags = np.full(trust.shape, TRUSTED, dtype=np.int8)
-    if rule.low_below is not None:
-        low = trust < rule.low_below if rule.low_below == EVEN else trust <= rule.low_below
-        flags[low] = SUSPECT
-        flags[low & (high > rule.low_below) & np.isnan(known)] = HARD
+    low, high = ends
+    flags = np.full(trust.shape, UNVERIFIED, dtype=np.int8)
+    if rule.basis == "none":
+        flags[known == 1] = HARD
+        flags[np.isnan(trust)] = UNJUDGED
+        return flags
+    flags[trust < EVEN] = SUSPECT
+    flags[(trust < EVEN) & (high > OPEN) & np.isnan(known)] = HARD
     if rule.likely_below is not None:
-        flags[trust <= rule.likely_below] = LIKELY
-    flags[_splitting(rule.hard_between, trust, known)] = HARD
+        flags[(trust <= rule.likely_below) & (high <= EVEN)] = LIKELY
+    if rule.trusted_from is not None:
+        flags[(trust >= rule.trusted_from) & (low >= 1 - WIDEST * (1 - rule.trusted_from) - SLACK)] = TRUSTED
+    flags[too_wide(low, high)] = UNVERIFIED
+    # A certificate rests on labels that were read, whatever their intervals.
+    if rule.certified_below is not None:
+        flags[trust <= rule.certified_below] = LIKELY
+    if rule.certified_from is not None:
+        flags[trust >= rule.certified_from] = TRUSTED
+    flags[splitting(trust, known)] = HARD
     flags[np.isnan(trust)] = UNJUDGED
     return flags
+
+
+def too_wide(low: Matrix, high: Matrix) -> Bools:
+    """Say which intervals are so wide that nobody knows: of findings or images that were never read."""
+    return np.asarray(logit(high) - logit(low) > 2 * NORMAL_95 * UNKNOWN)

@@ -13,10 +13,8 @@ import polars as pl
 
 from bpals.errors import ContractBroken
 from bpals.findings import Group, Vocabulary
-from bpals.numeric import NORMAL_95, PAIR, SMALLEST, Matrix, logit, reports_of_films, sigmoid
-from bpals.signal.observations import Devices, FilmChecks
-from bpals.text import several
-from bpals.types import SAYS, Dataset, Notice, Reference, Reviews
+from bpals.numeric import NORMAL_95, SMALLEST, Matrix, logit, reports_of_films, sigmoid
+from bpals.types import DEVICES, SAYS, Dataset, Reference, Reviews
 
 Value = TypeVar("Value", bound=np.generic)
 Bools = npt.NDArray[np.bool_]
@@ -29,8 +27,8 @@ TINY = 1e-12
 """Scores may be smaller than any probability that is reported; nearer to 0 or 1 than this they are one."""
 BLOCK = 4096
 """Images at a time."""
-
-_PLACE = "\0place"
+PRESENT, ABSENT, UNKNOWN = range(3)
+"""The places of DEVICES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +97,38 @@ class JudgeAnswers:
             p_present.append(1 - np.prod(1 - self.p_present[:, members], axis=1))
             # The most evident member, because one is enough for the group to be there.
             evidence.append(self.evidence[:, members].max(axis=1))
-        p, z = np.stack(p_present, axis=1), _standardised(np.stack(evidence, axis=1))
+        p, z = np.stack(p_present, axis=1), standardised(np.stack(evidence, axis=1))
         return JudgeAnswers(name=self.name, p_present=p, evidence=z, model=self.model, trained=self.trained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """Whether each image shows devices, and who sees them."""
+
+    state: npt.NDArray[np.uint32]
+    """A place in DEVICES for each image."""
+    seen_by: pl.Series
+    """The judges that see devices where they are present, else null: a sentence per image."""
+
+    @property
+    def column(self) -> pl.Series:
+        """The states as words."""
+        return pl.Series("devices", DEVICES.categories, dtype=DEVICES).gather(self.state)
+
+    @property
+    def present(self) -> Matrix:
+        """1 where devices are seen, else 0."""
+        return np.asarray(self.state == PRESENT, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmChecks:
+    """What the checks say of each image of a dataset."""
+
+    column: pl.Series
+    """The checks that fired, a list per image; null where nobody looked at it."""
+    fired: tuple[pl.Series, ...]
+    """Of each check a sentence per image, null where it did not fire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,12 +218,30 @@ class Estimate:
     """Pairs whose probability comes from a fit on expert labels."""
     reviewed: Bools
     """... and was cross-fitted, because the pair is one of them."""
+    fitted_by: str = "experts"
+    """What that fit is called in the column `method`: a calibration from elsewhere, experts here, or both."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """For each calibrated finding, the reason that says so."""
     per_group: tuple[Matrix, ...] = ()
     """What each group of correlated image judges says by itself, where a fit may learn from it: logits."""
     hard: Mapping[str, Hard] = field(default_factory=dict)
     """For each finding of which enough was read: where readers would split."""
+
+
+def plain_estimate(level: Level) -> Estimate:
+    """Take what the metadata judge says as it is."""
+    record = level.record
+    none_true = np.zeros(record.states.shape, dtype=bool)
+    return Estimate(
+        pairs=record,
+        record=record,
+        judges=(),
+        moved=none_true,
+        p_present=record.p_present,
+        spread=record.spread,
+        fitted=none_true,
+        reviewed=none_true,
+    )
 
 
 def groups_of(
@@ -315,28 +361,7 @@ def with_groups(pairs: Pairs, groups: Sequence[Group], judgments: pl.DataFrame |
     return replace(pairs, findings=names, states=states, p_present=p, spread=deviation, answered=count)
 
 
-def read_answers(name: str, table: pl.DataFrame, images: pl.DataFrame, findings: tuple[str, ...]) -> JudgeAnswers:
-    """Lay an image judge's answers out; those about images or findings that are not here are passed over."""
-    answers = table.filter(pl.col("outcome") == "answered")
-    column = answers["finding"].cast(pl.Enum(findings), strict=False).to_physical()
-    answers, column = answers.filter(column.is_not_null()), column.drop_nulls()
-    places = places_of(answers["image_id"], column.to_numpy(), images["image_id"], len(findings))
-    given = answers["p_present"].to_numpy()
-    p_present = np.full((images.height, len(findings)), np.nan)
-    if not isinstance(places, slice):
-        here = places < p_present.size
-        places, given = places[here], given[here]
-    p_present.ravel()[places] = given
-    logits = np.empty(p_present.shape)
-
-    def weigh(rows: slice) -> None:
-        logits[rows] = logit(p_present[rows], TINY)
-
-    in_blocks(len(logits), weigh)
-    return JudgeAnswers(name=name, p_present=p_present, evidence=_standardised(logits))
-
-
-def _standardised(logits: Matrix) -> Matrix:
+def standardised(logits: Matrix) -> Matrix:
     """Give each column mean 0 and deviation 1, in place; a judge that always says the same says nothing: 0."""
     count, silent = np.maximum(answers(logits), 1), np.flatnonzero(np.isnan(logits))
     logits.put(silent, 0)
@@ -415,51 +440,3 @@ def _places(what: str, table: pl.DataFrame, image_ids: pl.Series, findings: tupl
         first = named.filter(~named.is_in(list(findings)))[0]
         raise ContractBroken(f"{strange:,} {what} are about findings that are not audited (first: {first!r})")
     return places
-
-
-def sound(judge: str, answers: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
-    """Keep a judge's sound rows, in their order; the others are as if it had not answered, and are counted.
-
-    A probability is a number from 0 to 1, and a judge gives one answer per pair.
-    """
-    # A table may come from elsewhere, so nothing is taken on trust, and nothing is dropped without a notice.
-    kept, notices = _probable(judge, answers)
-    return _once(judge, kept, notices)
-
-
-def _probable(judge: str, answers: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
-    """Leave out answers without a probability from 0 to 1."""
-    given = pl.col("p_present")
-    wrong = (pl.col("outcome") == "answered") & ~(given.is_between(0, 1) & given.is_not_nan()).fill_null(value=False)
-    strange = answers.filter(wrong)
-    if strange.is_empty():
-        return answers, []
-    message = (
-        f"{judge}: of its {several(answers.height, 'answer')} {several(strange.height, 'gives', 'give')} no "
-        f"probability from 0 to 1 ({_first(strange)} gives {strange['p_present'][0]}): counted as not answered"
-    )
-    return answers.filter(~wrong), [Notice(code="no_probability", count=strange.height, message=message)]
-
-
-def _once(judge: str, answers: pl.DataFrame, notices: list[Notice]) -> tuple[pl.DataFrame, list[Notice]]:
-    """Keep one answer per pair: twice the same counts once, and two different answers count as none."""
-    given = answers.filter(pl.col("outcome") == "answered").with_row_index(_PLACE)
-    doubled = given.filter(given.select(PAIR).is_duplicated())
-    if doubled.is_empty():
-        return answers, notices
-    pairs = doubled.group_by(PAIR, maintain_order=True).agg(pl.col("p_present").n_unique().alias("different"))
-    against, again = pairs.filter(pl.col("different") > 1), pairs.filter(pl.col("different") == 1)
-    kept = given.join(against.select(PAIR), on=PAIR, how="anti", maintain_order="left")
-    kept = kept.unique(PAIR, keep="first", maintain_order=True).drop(_PLACE)
-    for code, found, words in (
-        ("answers_contradict", against, "it gives two different answers ({}); they count as not answered"),
-        ("answers_again", again, "it gives the same answer again ({}); it counts once"),
-    ):
-        if found.height:
-            message = f"{judge}: about {several(found.height, 'pair')} {words.format(f'first: {_first(found)}')}"
-            notices = [*notices, Notice(code=code, count=found.height, message=message)]
-    return kept, notices
-
-
-def _first(rows: pl.DataFrame) -> str:
-    return f"{rows['image_id'][0]}, {rows['finding'][0]}"

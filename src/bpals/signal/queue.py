@@ -127,8 +127,8 @@ def next_reviews(
     """Draw the next `n` pairs to read, fewer where fewer are left: READING_LIST, in the order of reading.
 
     `reviews` are the reads that there are: a pair with enough of them is not offered again. `only` names the films that
-    can be shown, where not all can. Uncertain labels are not offered: they cannot be wrong. The same inputs give the
-    same batch, whatever the order of their rows.
+    can be shown, where not all can. Uncertain labels are not offered, because they cannot be wrong, and neither is what
+    people settled (`verdict`). The same inputs give the same batch, whatever the order of their rows.
     """
     if n < 1:
         raise UsageError(f"{n} pairs are nothing to read. Type: --n 50")
@@ -182,7 +182,9 @@ def _batch(
 
 
 def _valued(signal: pl.DataFrame, worth: Worth | None) -> pl.DataFrame:
-    """Give every definite label its value."""
+    """Give every definite label that nobody settled its value."""
+    if "verdict" in signal.columns:
+        signal = signal.filter(pl.col("verdict").is_null())
     needed = (*_PAIR, "says", "trust", "trust_low", "trust_high", "method", "p_split")
     claims = signal.select(name for name in needed if name in signal.columns).filter(pl.col("says") != "uncertain")
     return claims.select(_PAIR).with_columns(pl.col("finding").cast(pl.String), value=pl.Series(values(claims, worth)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,19 @@ from bpals.signal import flags
 from bpals.signal.layout import Bools, Estimate, Hard, Ints, JudgeAnswers, LaidOut, Pairs, in_blocks
 from bpals.text import several
 
+if TYPE_CHECKING:
+    from bpals.signal.truth import Verdicts
+
 CODES: Mapping[str, str] = {
+    "verdict": "what people settled: most of two or more readers, or an adjudicated label",
     "uncertain_claim": "the dataset itself is uncertain, so no side can be trusted",
     "unjudged": "no judge answered",
     "hard": "the trust is low because nobody can tell: readers would split here, as they did on pairs like it",
     "clear": "the trust is low and not because it is hard: readers would seldom split here",
-    "judges_split": "the trust is low because judges stand on both sides of the label",
+    "judges_split": "judges stand on both sides of the label",
     "judges_against": "the trust is low because all judges that answered stand against the label",
-    "wide": "the trust is low, but its interval reaches above the cut: it rests on too little",
+    "wide": "the trust is low, but its interval reaches above .7: it rests on too little",
+    "unread": "next to no label like it was read: the interval is too wide to call it anything",
     "timeline_against": "the neighbouring images of the patient say the opposite",
     "timeline_for": "the neighbouring images of the patient say the same",
     "only_here": "of several images of the patient only this one names it",
@@ -48,9 +53,8 @@ CODES: Mapping[str, str] = {
     "film_lateral": "a lateral view, by its DICOM tag",
     "film_unlike": "the image lies far outside what the other images share: a lateral, a child, an odd cut",
     "film_text": "text is burnt into its pixels, beside the usual markers",
-    "reviewed": "fitted on expert labels; this pair's own patient was left out",
-    "calibrated": "fitted on expert labels of other images",
-    "group": "follows from the calibrated group",
+    "reviewed": "experts read images of this patient; the trust comes from a fit without them",
+    "calibrated": "what the trust was calibrated by: an expert calibration, or expert labels given here",
 }
 """Every code that a reason may begin with."""
 
@@ -59,11 +63,12 @@ LIFT = 2.0
 ENOUGH_TOGETHER = 30
 """... and this many images carry both: fewer could be chance."""
 CENTS = range(101)
-WIDE = "wide: the trust is low, but its interval reaches above the cut"
+WIDE = "wide: the trust is low, but its interval reaches above .7"
+UNREAD = "unread: readers saw next to no label like this one"
 AGAINST = "judges_against: no judge that answered stands with the label"
 NO_SIGNAL = "no_signal: judges answered, but none of them can tell this finding"
 UNCERTAIN = (None, "uncertain_claim: the dataset itself is uncertain here")
-REVIEWED = (None, "reviewed: an expert read this pair; its trust comes from a fit without this patient")
+REVIEWED = (None, "reviewed: experts read this image or others of the patient; its trust comes from a fit without them")
 BLOCK = 32_768
 """Labels whose reasons are gathered at a time: so few that what is in hand stays in the processor's cache."""
 
@@ -88,13 +93,14 @@ class Sentences:
         return pl.Series(self.words, dtype=pl.String).gather(self.which[:, column])
 
 
-def explain(estimate: Estimate, flagged: flags.Flagged, laid: LaidOut) -> pl.Series:
+def explain(estimate: Estimate, flagged: flags.Flagged, laid: LaidOut, verdicts: Verdicts | None = None) -> pl.Series:
     """Gather each label's reasons, the most telling first."""
     pairs, panel, images = estimate.pairs, laid.panel, laid.dataset.images
     notes = [estimate.notes.get(name) for name in pairs.findings]
     of_images = [] if panel is None else [panel.devices.seen_by, *(panel.checks.fired if panel.checks else ())]
     noted = np.array([0 if note is None else column for column, note in enumerate(notes, start=1)])
     kinds = [
+        *([] if verdicts is None else [verdict_reasons(verdicts)]),
         Sentences(words=UNCERTAIN, which=pairs.states == 0.5),
         flag_reasons(flagged, pairs.findings, estimate.hard),
         timeline_reasons(pairs, images, laid.reports),
@@ -108,12 +114,29 @@ def explain(estimate: Estimate, flagged: flags.Flagged, laid: LaidOut) -> pl.Ser
     return listed(kinds, ~np.isnan(pairs.states))
 
 
+def verdict_reasons(verdicts: Verdicts) -> Sentences:
+    """Say who settled a pair, and to what."""
+    words: list[str | None] = [None, *(f"verdict: an adjudicated label says {word}" for word in ("absent", "present"))]
+    which: Places = np.zeros(verdicts.present.shape, dtype=np.int32)
+    which[verdicts.adjudicated] = 1 + verdicts.present[verdicts.adjudicated]
+    voted = verdicts.settled & ~verdicts.adjudicated
+    present = verdicts.present[voted] == 1
+    cases = np.stack([present, verdicts.yes[voted], verdicts.no[voted]], axis=1)
+    different, place = np.unique(cases, axis=0, return_inverse=True)
+    which[voted] = len(words) + place.reshape(-1)
+    for says_present, yes, no in different.tolist():
+        most, word = (yes, "present") if says_present else (no, "absent")
+        words.append(f"verdict: {most} of {yes + no} readers say {word}")
+    return Sentences(words=words, which=which)
+
+
 def flag_reasons(seen: flags.Flagged, findings: tuple[str, ...], hard: Mapping[str, Hard]) -> Sentences:
     """Say of every flagged label whether nobody can tell, or all are against it."""
-    words: list[str | None] = [None, WIDE, AGAINST]
+    words: list[str | None] = [None, WIDE, AGAINST, UNREAD]
     low = (seen.flag == flags.LIKELY) | (seen.flag == flags.SUSPECT)
     nobody = seen.flag == flags.HARD
     which: Places = np.zeros(low.shape, dtype=np.int32)
+    which[(seen.flag == flags.UNVERIFIED) & flags.too_wide(seen.low, seen.high)] = 3
     agreement, asked = seen.agreement[nobody], seen.asked[nobody]  # few: most labels are trusted
     which[nobody] = np.where(flags.judges_split(agreement, asked) == 1, len(words) + _cents(agreement), 1)
     which[low] = np.where((seen.asked[low] > 1) & (seen.agreement[low] == 0), 2, 0)

@@ -4,6 +4,8 @@ P(verdict | truth) is a row of three for each reader and truth: present, absent,
 with the truths by expectation-maximisation, finding by finding. A reader with few reads is held near all readers, and
 they near what is usual for radiologists. No judge's answer enters, so that what readers teach about a judge is their
 own. A pair that an adjudicator or a discussion settled has that truth, and teaches how its readers err.
+
+What people settled also stands in the signal as it is, whatever a fit makes of it: `verdicts_of`.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from bpals.numeric import PAIR, Matrix, sigmoid
+from bpals.numeric import PAIR, Matrix, majority, sigmoid
 from bpals.signal.hierarchical import Reviewed
-from bpals.signal.layout import Bools, Ints
-from bpals.types import Dataset, Reference, Reviews
+from bpals.signal.layout import Bools, Counts, Ints, Pairs, places_of
+from bpals.types import SETTLED_COLUMNS, Dataset, Reference, Reviews
 
 WORDS = ("present", "absent", "uncertain")
 USUAL: Matrix = np.array([[7.0, 2.0, 1.0], [0.5, 9.0, 0.5]])
@@ -46,6 +48,12 @@ _TRUTH = pl.Schema(
 )
 
 
+_PAIRS: dict[str, pl.DataType] = {"image_id": pl.String(), "finding": pl.String()}
+_VERDICTS = pl.Schema(_PAIRS | dict(SETTLED_COLUMNS))
+_ADJUDICATED = pl.Schema(_PAIRS | {"adjudicated": pl.Boolean()})
+_VOTES = pl.Schema(_PAIRS | {"yes": pl.Int64(), "no": pl.Int64()})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truths:
     """Every pair that experts spoke of, once."""
@@ -70,6 +78,9 @@ class Truths:
         if reviews is not None:
             known = reviews.table.join(reviews.settled, on=PAIR, how="left", maintain_order="left")
             reads = known.join(images, on="image_id", how="inner", maintain_order="left")
+            # A pair that nobody calls present or absent says nothing of its label.
+            voted = pl.col("verdict").cast(pl.String).is_in(WORDS[:2]).any().over(PAIR)
+            reads = reads.filter(voted | pl.col("settled").is_not_null())
             # What was adjudicated stands; its single reads would count it a second time.
             if tables:
                 reads = reads.join(tables[0], on=["row", "finding"], how="anti", maintain_order="left")
@@ -95,7 +106,7 @@ class Truths:
         return self.table.select(pl.coalesce("patient_id", "image_id")).n_unique()
 
     def about(self, finding: str, answered: Bools, fold: Ints) -> Reviewed | None:
-        """Give the reviews of a finding on images that a judge answered; None where they do not show both sides."""
+        """Give the reviews of a finding on images that a judge answered; None where there is none."""
         its = self.table.filter(pl.col("finding") == finding)
         its = its.filter(answered[its["row"].to_numpy().astype(np.int64)])
         rows = its["row"].to_numpy().astype(np.int64)
@@ -107,7 +118,7 @@ class Truths:
             fold=fold[rows],
             settled=self._settled(finding, rows, present, fold) if finding in self.reads else None,
         )
-        return None if reviewed.one_sided else reviewed
+        return reviewed if len(rows) else None
 
     def _settled(self, finding: str, rows: Ints, present: Matrix, fold: Ints) -> Callable[[frozenset[int]], Matrix]:
         """Settle the reads of a finding anew without those of some patients: their readers are then known by others."""
@@ -124,6 +135,85 @@ class Truths:
             return changed
 
         return settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """What people say of a level's pairs: one row per image, one column per finding."""
+
+    present: Matrix
+    """What they settled: 1 present, 0 absent, NaN nothing."""
+    adjudicated: Bools
+    """Where an adjudicated label settled it, and no count of readers."""
+    yes: Counts
+    """Readers who say present, and who say absent."""
+    no: Counts
+
+    @classmethod
+    def of(cls, table: pl.DataFrame, pairs: Pairs) -> Verdicts:
+        """Lay out `verdicts_of`; what is about other images or findings is left out."""
+        here = table.filter(pl.col("finding").is_in(list(pairs.findings)))
+        column = here["finding"].cast(pl.Enum(pairs.findings)).to_physical().to_numpy()
+        places = places_of(here["image_id"], column, pairs.image_ids, len(pairs.findings))
+        values = here.select(
+            (pl.col("verdict") == "present").cast(pl.Float64).fill_null(float("nan")),
+            adjudicated=pl.col("verdict_by").eq_missing("adjudicated"),
+            yes="readers_present",
+            no="readers_absent",
+        )
+        size = pairs.states.size
+        laid = []
+        for series, blank in zip(values, (np.nan, False, 0, 0), strict=True):
+            # One place more than there are pairs: there lies what is about an image that is not here.
+            matrix = np.full(size + 1, blank, dtype=series.to_numpy().dtype)
+            matrix[slice(size) if isinstance(places, slice) else np.minimum(places, size)] = series.to_numpy()
+            laid.append(matrix[:size].reshape(pairs.states.shape))
+        return cls(present=laid[0], adjudicated=laid[1], yes=laid[2], no=laid[3])
+
+    @property
+    def settled(self) -> Bools:
+        """Where people settled the pair."""
+        return np.asarray(~np.isnan(self.present))
+
+
+def verdicts_of(
+    reference: Reference | None = None, reviews: Reviews | None = None, random_sample: Reference | None = None
+) -> pl.DataFrame:
+    """Give one row per pair that people read: image_id, finding and SETTLED_COLUMNS.
+
+    An adjudicated label settles its pair, and so do at least two readers of whom most agree. A tie, a single read and a
+    hedge settle nothing. A verdict about a group has the group's name, and settles none of its members.
+    """
+    # What stands over what: the labels to calibrate on, what the readers settled, the labels of a random sample.
+    labels = [_ADJUDICATED.to_frame(), *_adjudicated(reference)]
+    if reviews is not None:
+        labels.append(reviews.settled.select(*PAIR, adjudicated=pl.col("settled") > 0.5))
+    told = pl.concat([*labels, *_adjudicated(random_sample)]).unique(PAIR, keep="first", maintain_order=True)
+    votes = [each.votes for each in (reference, random_sample) if each is not None and each.votes is not None]
+    if reviews is not None:
+        # Who said the same of a pair in two studies is one reader; who said both stands on both sides.
+        votes.append(majority(reviews.table.unique([*PAIR, "reader", "verdict"])))
+    counted = pl.concat([_VOTES.to_frame(), *(each.select(_VOTES.names()) for each in votes)])
+    # Two files may hold the same reads: of each pair those of one count, the one with more.
+    most = counted.sort(pl.col("yes") + pl.col("no"), descending=True, maintain_order=True)
+    both = told.join(most.unique(PAIR, keep="first", maintain_order=True), on=PAIR, how="full", coalesce=True)
+    yes, no = (pl.col(name).fill_null(0) for name in ("yes", "no"))
+    by_readers = pl.when((yes + no > 1) & (yes != no)).then(yes > no)
+    present, known = pl.coalesce("adjudicated", by_readers), pl.col("adjudicated").is_not_null()
+    return both.select(
+        *PAIR,
+        verdict=pl.when(present).then(pl.lit("present")).when(~present).then(pl.lit("absent")),
+        verdict_by=pl.when(known).then(pl.lit("adjudicated")).when(by_readers.is_not_null()).then(pl.lit("readers")),
+        readers_present=yes,
+        readers_absent=no,
+    ).cast(_VERDICTS)
+
+
+def _adjudicated(labels: Reference | None) -> list[pl.DataFrame]:
+    """Give the labels of a reference that are more than a vote of readers."""
+    if labels is None or labels.votes is not None:
+        return []
+    return [labels.truth.select(*PAIR, adjudicated="present")]
 
 
 def _weight(inclusion: pl.Series) -> Matrix:

@@ -112,11 +112,16 @@ def _values(signal: pl.DataFrame, price: Worth, rarer: Mapping[str, float]) -> F
 
 
 def ranks(signal: pl.DataFrame, worth: Worth | None = None) -> pl.Series:
-    """Rank the labels by value: 1 is read first, labels without a trust come last, ties stay in the order of rows."""
+    """Rank the labels by value: 1 is read first, ties stay in the order of rows.
+
+    Labels without a trust come behind the others, and those that people settled (`verdict`) last of all.
+    """
     rank = np.empty(signal.height, dtype=np.int64)
     value = values(signal, worth)
     # Below every value, so that labels without a trust come last.
     value[np.isnan(value)] = -1
+    if "verdict" in signal.columns:
+        value[signal["verdict"].is_not_null().to_numpy()] = -2
     rank[order(np.negative(value, out=value))] = np.arange(1, signal.height + 1)
     return pl.Series("review_rank", rank)
 

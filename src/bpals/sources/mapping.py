@@ -240,6 +240,10 @@ def _parse_labels(top: Section) -> Labels:
 
 def _parse_audited(section: Section) -> tuple[str, ...]:
     words = section.words("audited")
+    parts = [part.strip() for part in re.split("[,;|]", words[0]) if part.strip()] if section.is_text("audited") else []
+    if len(parts) > 1:
+        listed = ", ".join(f'"{part}"' for part in parts)
+        raise section.wrong("audited", f"is one text, {words[0]!r}; write several findings as a list: [{listed}]")
     if not words:
         raise section.wrong("audited", "is empty; name at least one finding")
     folded = [fold(word) for word in words]
@@ -306,6 +310,10 @@ class Section:
     def section(self, name: str, *, known: Iterable[str], kind: str = "key") -> Section:
         """Open a table below this one; a missing one is empty."""
         return Section(self._origin, name, self._content.get(name, {}), known=known, kind=kind)
+
+    def is_text(self, key: str) -> bool:
+        """Whether a key holds one text, not a list."""
+        return isinstance(self._content.get(key), str)
 
     def text(self, key: str, default: str | None = None) -> str:
         """Read a text that is not blank; without a default it must be there."""

@@ -173,7 +173,11 @@ class StoredFeatures:
 
     def rows(self, start: int, stop: int) -> Numbers:
         """Read some rows; each block is mapped, read and let go, so that no more than this is in memory."""
-        block, row = self._block[start:stop], self._row[start:stop]
+        return self.take(slice(start, stop))
+
+    def take(self, places: slice | npt.NDArray[np.int64]) -> Numbers:
+        """Read the rows at some places, in their order."""
+        block, row = self._block[places], self._row[places]
         made = np.empty((len(row), self.width), dtype=np.float16)
         for number in np.unique(block):
             here = block == number

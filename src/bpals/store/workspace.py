@@ -43,7 +43,7 @@ from bpals.store.files import (
     write_durably,
 )
 from bpals.text import several
-from bpals.types import FILM_CHECKS
+from bpals.types import FILM_CHECKS, FLAG, SETTLED_COLUMNS, signal_schema
 
 # The version of the layout. A workspace of another format is refused: a guess could mix two meanings of a column.
 FORMAT = 1
@@ -309,8 +309,20 @@ class FinishedAudit:
         return _read_listed(self.path, name, self.run, f"{RUN} names: the set is broken. {again}", again)
 
     def table(self, name: str, *columns: str) -> pl.DataFrame:
-        """Read one Parquet table, or some columns of it."""
-        return pl.read_parquet(io.BytesIO(self.read(name)), columns=list(columns) or None)
+        """Read one Parquet table, or some columns of it; in an older signal the newer columns are null."""
+        content = io.BytesIO(self.read(name))
+        if name not in ("signal.parquet", "groups.parquet"):
+            return pl.read_parquet(content, columns=list(columns) or None)
+        has = list(pl.read_parquet_schema(content))
+        whole = signal_schema(()).names()
+        wanted = list(columns) or (whole if set(whole) - set(has) == set(SETTLED_COLUMNS) else has)
+        added = {each: kind for each, kind in SETTLED_COLUMNS.items() if each in wanted and each not in has}
+        content.seek(0)
+        table = pl.read_parquet(content, columns=[each for each in wanted if each not in added])
+        if "flag" in table.columns:
+            # Flags were added since then, and comparing with one that a column does not know is an error.
+            table = table.with_columns(pl.col("flag").cast(FLAG))
+        return table.with_columns(pl.lit(None, kind).alias(each) for each, kind in added.items()).select(wanted)
 
 
 @dataclass(slots=True)

@@ -17,15 +17,17 @@ import numpy.typing as npt
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from bpals.errors import UsageError
 from bpals.judges.record import RecordJudge, read_record
 from bpals.registry import SIGNALS
+from bpals.report.cases import ReadImages
 from bpals.report.page import Page, render
 from bpals.signal.layout import groups_of, lay_out
 from bpals.signal.trust import Signal
 from bpals.store.workspace import Staging, Workspace
 from bpals.tasks import run_record
 from bpals.tasks.chosen_judges import Chosen, choose, measure, without_signal
-from bpals.tasks.datasets import DEFAULT_SOURCE, load_source
+from bpals.tasks.datasets import AUTO, DEFAULT_SOURCE, NONE, choose_calibration, load_source
 from bpals.text import several
 from bpals.types import Dataset, Experts, Notice, Reviews, judgments_schema
 
@@ -37,6 +39,7 @@ DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "mapping": (None, "the NIH record needs none"),
     "workspace": ("audit", "./audit, in the current directory"),
     "judges": ("all", "the metadata judge and every finished judge of the workspace"),
+    "prior": ("auto", "the expert calibration that comes with bpals, where it was fitted for the dataset"),
     "calibrate": (None, "no expert labels were given"),
     "calibrate_split": ("all", "every expert label of the reference"),
     "reviews": (None, "no individual reader's verdicts were given"),
@@ -100,7 +103,15 @@ class UnsavedAudit:
 
     def described(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Write down what was read and decided, for `run.json`."""
-        record = run_record.described(values, self.dataset, self.signal, self.experts, self.notices)
+        fitted: dict[str, Any] = {}
+        unfitted: list[Notice] = []
+        if self.experts.given or self.experts.random_sample is not None:
+            # Imported here, because an audit without experts needs no reader of their files.
+            from bpals.tasks.expert_labels import describe_fit
+
+            fitted, unfitted = describe_fit(values, self.dataset, self.signal, self.experts)
+        noticed = [*unfitted, *self.notices]
+        record = run_record.described(values, self.dataset, self.signal, self.experts, noticed) | fitted
         checks = None if self.chosen.checks is None else self.chosen.checks.record
         return record | {"judges": self.chosen.entries(self.signal), "films": checks}
 
@@ -112,9 +123,15 @@ class UnsavedAudit:
         if self.signal.calibration is not None:
             staging.write_table("calibration.parquet", self.signal.calibration)
 
-    def page(self, record: Mapping[str, Any]) -> bytes:
-        """Write the report."""
-        page = Page(dataset=self.dataset, signal=self.signal.table, groups=self.signal.groups, run=record)
+    def page(self, record: Mapping[str, Any], home: Workspace) -> bytes:
+        """Write the report, with images where the workspace knows them."""
+        page = Page(
+            dataset=self.dataset,
+            signal=self.signal.table,
+            groups=self.signal.groups,
+            run=record,
+            read_images=_image_reader(home),
+        )
         return render(page).encode()
 
 
@@ -124,6 +141,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     mapping: str | os.PathLike[str] | None = None,
     workspace: str | os.PathLike[str] | None = None,
     judges: str | Sequence[str] | None = None,
+    prior: str | os.PathLike[str] | None = None,
     calibrate: str | None = None,
     calibrate_split: str | None = None,
     reviews: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
@@ -136,6 +154,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
     """Audit a dataset's labels: give every label a trust, with its evidence.
 
     `source` is `nih`, `nih:FILE` or `table:FILE`; `mapping` describes a table; `judges` names the judges to use;
+    `prior` is the expert calibration to start from: `none`, the name of one that comes with bpals, or a file;
     `calibrate` is KIND=PATH, expert labels to fit the trust on, and `calibrate_split` which of them; `reviews` is one
     file of single reads, or several, and `reviews_split` which of them; `refit` is KIND=PATH, expert labels of a random
     sample of the audited images, to fit how common errors are here. The workspace's own reads are used too, unless
@@ -149,6 +168,7 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         "mapping": None if mapping is None else os.fspath(mapping),
         "workspace": None if workspace is None else os.fspath(workspace),
         "judges": judges if judges is None or isinstance(judges, str) else list(judges),
+        "prior": None if prior is None else os.fspath(prior),
         "calibrate": calibrate,
         "calibrate_split": calibrate_split,
         "reviews": _paths_as_text(reviews),
@@ -163,23 +183,34 @@ def audit(  # noqa: PLR0913  an option of the command is a parameter
         progress("reading the dataset", 0.0)
         chosen = choose(home, settings["judges"])
         dataset = load_source(settings["source"], settings["mapping"])
-        experts = _experts(home, settings, dataset)
+        experts = with_prior(_experts(home, settings, dataset), settings["prior"], dataset, chosen)
         answers = _ask(chosen.record, dataset, experts, progress)
         unsaved = weigh(dataset, chosen, answers, experts, progress)
-        record = unsaved.described(values) | {"history": run_record.history(home)}
+        record = unsaved.described(values)
+        record |= {"history": run_record.history(home), "changed": run_record.changed(home, unsaved.signal.table)}
         progress("writing the tables", 0.85)
         _write_inputs(staging, dataset, answers)
         del answers  # 1.5 million rows of the NIH record: the report needs the memory
         unsaved.write(staging)
         progress("writing the report", 0.92)
         record["seconds"] = round(time.monotonic() - started, 1)
-        staging.write("report.html", unsaved.page(record))
+        staging.write("report.html", unsaved.page(record, home))
         finished = staging.finish(record)
     if source is not None:
         # The next audit here is of the same dataset, unless another is named.
         home.remember_dataset(settings["source"], settings["mapping"], unsaved.dataset.fingerprint)
     progress("done", 1.0)
     return Run(workspace=home.path, signal=unsaved.signal.table, groups=unsaved.signal.groups, record=finished)
+
+
+def _image_reader(home: Workspace) -> ReadImages | None:
+    """Give what reads the images of the report; None where no command told the workspace where they are."""
+    if home.remembered("images") is None:
+        return None
+    # Imported here, because an audit without images does not need it.
+    from bpals.tasks.image_access import report_images
+
+    return lambda image_ids: report_images(home, image_ids)
 
 
 def _paths_as_text(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> str | list[str] | None:
@@ -221,6 +252,24 @@ def _experts(home: Workspace, settings: Mapping[str, Any], dataset: Dataset) -> 
     return replace(experts, notices=(*notices, *experts.notices))
 
 
+def with_prior(experts: Experts, name: str, dataset: Dataset, chosen: Chosen) -> Experts:
+    """Add the expert calibration that the fit starts from; it reads what the metadata judge says, so it needs that."""
+    if name not in {AUTO, NONE} and chosen.record is None:
+        raise UsageError(
+            f"--prior {name}: a calibration reads what the metadata judge says, and it was not chosen. Add record to "
+            "--judges, or type: --prior none"
+        )
+    if name != NONE and chosen.record is not None:
+        found, notices = choose_calibration(name, dataset, experts)
+        experts = replace(experts, prior=found, notices=(*experts.notices, *notices))
+    if experts.random_sample is not None and not experts.given and experts.prior is None:
+        raise UsageError(
+            "--refit only shifts what was fitted, and nothing was. Add one of: --calibrate KIND=PATH, --reviews PATH, "
+            "--prior NAME"
+        )
+    return experts
+
+
 def _own_reviews(own: Reviews) -> list[Notice]:
     """Return the notice that the workspace's own reads were used, and how to leave them out."""
     if own.table.is_empty():
@@ -244,6 +293,7 @@ def _ask(judge: RecordJudge | None, dataset: Dataset, experts: Experts, progress
     features = record.features if experts.given else None
     if not (groups := experts.groups_within(dataset.vocabulary)):
         return Answers(claims=claims, features=features)
+    groups += [group for group in (experts.prior.groups if experts.prior else ()) if group not in groups]
     group_answers = judge.read_groups(
         *tables, groups, record=record, progress=lambda share: progress("asking about groups", 0.5 + 0.25 * share)
     )
@@ -257,6 +307,7 @@ def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, 
     # The signal has threads of its own; a second pool under each of them is slower on few cores.
     with threadpool_limits(1):
         groups = groups_of(dataset.vocabulary, experts.reference, experts.reviews)
+        groups += [group for group in (experts.prior.groups if experts.prior else ()) if group not in groups]
         laid = lay_out(dataset, answers.claims, panel, groups, answers.groups)
         signal: Signal = SIGNALS.load(SIGNAL_METHOD).estimate(
             laid,
@@ -265,8 +316,9 @@ def weigh(dataset: Dataset, chosen: Chosen, answers: Answers, experts: Experts, 
             reviews=experts.reviews,
             random_sample=experts.random_sample,
             features=answers.features,
+            prior=experts.prior,
         )
-    notices += [*without_signal(signal, dataset.vocabulary.findings), *_few(chosen.record, dataset)]
+    notices += [*without_signal(signal, dataset.vocabulary.findings), *_warnings(chosen.record, dataset)]
     return UnsavedAudit(dataset=dataset, chosen=chosen, experts=experts, signal=signal, notices=tuple(notices))
 
 
@@ -275,14 +327,21 @@ def load_signal(workspace: str | os.PathLike[str] = "audit") -> pl.DataFrame:
     return Workspace(workspace).open().table("signal.parquet")
 
 
-def _few(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:
-    """Warn if the dataset is too small for the metadata judge to learn from."""
+def _warnings(judge: RecordJudge | None, dataset: Dataset) -> list[Notice]:
+    """Warn where the trust rests on little: no patient is named, or few images for the metadata judge."""
     images = dataset.images.height
-    if judge is None or images >= FEW_IMAGES:
-        return []
-    few = several(images, "image is too little", "images are few")
-    words = f"{few} for the metadata judge, which learns from the dataset's own table. Treat each trust with care"
-    return [Notice(code="few_films", count=images, message=words)]
+    notices = []
+    if images and dataset.images["patient_id"].null_count() == images:
+        words = (
+            "the dataset names no patient: the metadata judge sees no image before or after, and intervals may be "
+            'too narrow. If the table has such a column, name it in the mapping: [columns] patient = "COLUMN"'
+        )
+        notices.append(Notice(code="no_patient_column", count=images, message=words))
+    if judge is not None and images < FEW_IMAGES:
+        few = several(images, "image is too little", "images are few")
+        words = f"{few} for the metadata judge, which learns from the dataset's own table. Treat each trust with care"
+        notices.append(Notice(code="few_films", count=images, message=words))
+    return notices
 
 
 def _write_inputs(staging: Staging, dataset: Dataset, answers: Answers) -> None:

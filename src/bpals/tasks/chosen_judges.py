@@ -13,17 +13,13 @@ from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.judges.record import RecordJudge, fold_of
 from bpals.numeric import patients
 from bpals.score.skill import Scores, Yardstick
-from bpals.signal.layout import Ints, LaidOut, Panel, by_finding, read_answers, sound
-from bpals.signal.observations import DeviceAnswers, read_checks, read_devices
+from bpals.signal.layout import Ints, LaidOut, Panel, by_finding
 from bpals.signal.trust import Signal
 from bpals.store.workspace import ALL_JUDGES, RECORD_JUDGE, FinishedJudge, ImageChecks, Workspace, open_image_checks
-from bpals.text import several
 from bpals.types import SKILL, Dataset, JudgeCard, Notice, Reference
 
 ANSWER = pl.Schema({"image_id": pl.String(), "finding": pl.String(), "outcome": pl.String(), "p_present": pl.Float64()})
 """The columns of a judge's table that an audit uses."""
-MOST_NAMED = 3
-"""Unknown findings that a notice names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +32,31 @@ class Chosen:
     checks: ImageChecks | None = None
     """The checks of the images themselves; None where no image was checked."""
 
-    def answers_about(self, dataset: Dataset) -> tuple[Panel, list[Notice]]:
-        """Read the image judges' answers about this dataset; answers about others are counted."""
+    def answers_about(self, dataset: Dataset) -> tuple[Panel | None, list[Notice]]:
+        """Read the image judges' answers about this dataset; None where nobody looked at an image."""
         judges, devices, notices = [], [], list(self.notices)
+        if not self.finished and self.checks is None:
+            return None, notices
+        # Imported here, because most audits are of the metadata judge alone, and have no other answers to read.
+        from bpals.signal.observations import (
+            DeviceAnswers,
+            read_answers,
+            read_checks,
+            read_devices,
+            sound,
+            sound_answers,
+        )
+
+        blank = None if self.checks is None else self.checks.table.filter(pl.col("blank"))
         for judge in self.finished:
-            here, foreign = _of_dataset(judge.name, _columns(judge, judge.answers(), ANSWER), dataset)
-            here, blank = self._without_blank(judge.name, here)
-            kept, strange = sound(judge.name, here)
-            notices += [*foreign, *blank, *strange]
+            kept, strange = sound_answers(judge.name, _columns(judge, judge.answers()), dataset, blank)
+            notices += strange
             answers = read_answers(judge.name, kept, dataset.images, dataset.vocabulary.findings)
             trained = judge.card.get("trained_on_target") == "yes" and not judge.card.get("held_out")
             judges.append(replace(answers, model=str(judge.card.get("model") or ""), trained=trained))
             notices += [_was_trained(judge.name)] if trained else []
             if (films := judge.film_answers()) is not None:
-                its = _columns(judge, films.rename({"topic": "finding"}, strict=False), ANSWER)
+                its = _columns(judge, films.rename({"topic": "finding"}, strict=False))
                 kept, strange = sound(judge.name, its)
                 notices += strange
                 kept = kept.rename({"finding": "topic"})
@@ -61,16 +68,6 @@ class Chosen:
             checks=None if self.checks is None else read_checks(dataset.images, self.checks.table),
         )
         return panel, notices
-
-    def _without_blank(self, judge: str, answers: pl.DataFrame) -> tuple[pl.DataFrame, list[Notice]]:
-        """Leave out answers about blank images: a judge that saw nothing gives no evidence."""
-        if self.checks is None:
-            return answers, []
-        blank = self.checks.table.filter(pl.col("blank")).select("image_id")
-        kept = answers.join(blank, on="image_id", how="anti", maintain_order="left")
-        if kept.height == answers.height:
-            return answers, []
-        return kept, [_left_out("blank_films", judge, answers.height - kept.height, answers.height, "blank images")]
 
     def _fold(self, images: pl.DataFrame) -> Ints:
         """Give the metadata judge's fold of each image; without that judge all images are in one fold."""
@@ -155,34 +152,11 @@ def _unfinished(home: Workspace) -> list[Notice]:
     ]
 
 
-def _columns(judge: FinishedJudge, table: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+def _columns(judge: FinishedJudge, table: pl.DataFrame) -> pl.DataFrame:
     """Take the columns that an audit uses; a table without one of them is refused, and a word becomes null."""
-    if lacking := [name for name in schema if name not in table.columns]:
+    if lacking := [name for name in ANSWER if name not in table.columns]:
         raise WorkspaceError(
             f"{judge.path / judge.name}.parquet has no column {', '.join(map(repr, lacking))}. "
             f"Run {judge.name} again (bpals judge run), or leave it out with --judges"
         )
-    return table.select(pl.col(name).cast(dtype, strict=False) for name, dtype in schema.items())
-
-
-def _of_dataset(judge: str, answers: pl.DataFrame, dataset: Dataset) -> tuple[pl.DataFrame, list[Notice]]:
-    """Keep the answers about images and findings of this dataset; the others are counted."""
-    named = pl.col("finding").is_in(list(dataset.vocabulary.findings))
-    known, images = answers.filter(named), dataset.images.select("image_id")
-    unknown, elsewhere = answers.filter(~named), known.join(images, on="image_id", how="anti", maintain_order="left")
-    notices = []
-    if unknown.height:
-        names = unknown["finding"].unique().sort().to_list()
-        more = f" and {several(len(names) - MOST_NAMED, 'other')}" if len(names) > MOST_NAMED else ""
-        other = f"findings that are not audited here ({', '.join(map(str, names[:MOST_NAMED]))}{more})"
-        notices.append(_left_out("foreign_findings", judge, unknown.height, answers.height, other))
-    if elsewhere.height:
-        other = f"images that are not in this dataset (first: {elsewhere['image_id'][0]})"
-        notices.append(_left_out("foreign_answers", judge, elsewhere.height, answers.height, other))
-        known = known.join(images, on="image_id", how="semi", maintain_order="left")
-    return known, notices
-
-
-def _left_out(code: str, judge: str, count: int, of: int, what: str) -> Notice:
-    message = f"{judge}: {count:,} of its {several(of, 'answer')} left out, about {what}"
-    return Notice(code=code, count=count, message=message)
+    return table.select(pl.col(name).cast(dtype, strict=False) for name, dtype in ANSWER.items())

@@ -19,22 +19,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bpals.errors import FilmError, TruthError, UsageError
+from bpals.errors import TruthError, UsageError
 from bpals.findings import Group
-from bpals.images.collection import open_index
-from bpals.images.prepare import Preparation
-from bpals.images.stream import prepared
 from bpals.report.comparison_page import render_comparison
 from bpals.score import pairwise
 from bpals.score.intervals import Resamples, Resampling
 from bpals.score.pairwise import Pairs, Row, behaviour, dependence, join, quality
 from bpals.store.files import commit
 from bpals.store.workspace import Workspace
-from bpals.tasks.image_access import LISTING
+from bpals.tasks.image_access import thumbnails
 from bpals.tasks.judge_card import JudgeRecord, Labels, experts_of, judge_of, labels_of
 from bpals.tasks.score import reference_names
 from bpals.text import several
-from bpals.types import Film, Notice, Reference
+from bpals.types import Notice, Reference
 from bpals.version import VERSION
 
 Progress = Callable[[str, float], None]
@@ -61,6 +58,7 @@ class Comparison:
     quality: list[Row]
     """One row per yardstick and finding, and their mean."""
     dependence: list[Row]
+    """The same; `effective_judges` is null where `no_signal` names a judge, `a` or `b`."""
     behaviour: list[Row]
     """One row per judge and finding, and their mean."""
     gaps: Mapping[str, float]
@@ -172,7 +170,7 @@ def compare(
         judges=[judge.row for judge in beside.judges],
         common=beside.common,
         quality=right,
-        dependence=together,
+        dependence=pairwise.only_with_signal(together, right),
         behaviour=ways,
         gaps=pairwise.by_finding(apart),
         films=beside.verdicts(beside.named(pairwise.by_film(apart))),
@@ -187,25 +185,11 @@ def comparison_page(
 ) -> str:
     """Write the comparison as one HTML page, with the images at hand on which the two differ most."""
     widest = found.films.with_row_index("place", offset=1)
-    here = _shown(widest["image_id"].to_list(), Workspace(workspace), images)
+    image_ids = widest["image_id"].to_list()
+    here = thumbnails(Workspace(workspace), image_ids, side_px=SIDE_PX, images=images, most=SHOWN)
     chosen = widest.filter(pl.col("image_id").is_in(list(here))) if here else widest.head(SHOWN)
     shown = [{**film, "picture": here.get(film["image_id"])} for film in chosen.to_dicts()]
     return render_comparison({**found.as_dict(), "films": shown})
-
-
-def _shown(image_ids: Sequence[str], home: Workspace, images: str | os.PathLike[str] | None) -> dict[str, bytes | str]:
-    """Read the first images that are at hand, each as a PNG, or why it cannot be shown."""
-    path = images or home.remembered("images")
-    if path is None:
-        return {}
-    try:
-        index = open_index(path, image_ids, listing=home.path / LISTING)
-    except FilmError:
-        if images is None:  # they were there when a judge was asked, and are gone
-            return {}
-        raise
-    with prepared(index, index.found[:SHOWN], Preparation(side_px=SIDE_PX), workers=0) as reading:
-        return {image_id: film.png if isinstance(film, Film) else film.message for image_id, film in reading}
 
 
 def _lay(home: Workspace, names: tuple[str, str], specs: Sequence[str], split: str) -> _JudgesOnImages:

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from bpals.errors import UsageError
 from bpals.findings import Vocabulary
-from bpals.numeric import patients
+from bpals.numeric import Matrix, patients
 from bpals.reviews import verdicts
 from bpals.score.pairwise import Row, Side
-from bpals.score.skill import skill
+from bpals.score.skill import Scores, Yardstick
 from bpals.store.workspace import RECORD_JUDGE, RUN, Workspace
 from bpals.tasks.datasets import dataset_of, load_source
 from bpals.tasks.score import vocabulary_of
-from bpals.types import OUTCOME, Reference
+from bpals.types import OUTCOME, SKILL, Notice, Reference
 
 NOT_ON_A_CARD = ("skill", "effective_weight", "counts", "sealed")
 """What an audit writes beside a judge's card."""
@@ -78,14 +79,35 @@ def card_of(
     reference: str | None = None,
     split: str = "all",
 ) -> dict[str, Any]:
-    """Give a judge's card, its questions by outcome, its cost and drift, and its AUROC of each finding: `skill`."""
+    """Give a judge's card, its questions by outcome, its cost and drift, and its AUROC of each finding: `skill`.
+
+    `notices` says where a finding was scored against the dataset's labels, although experts were given.
+    """
     home = Workspace(workspace)
     judge, labels = judge_of(home, name), labels_of(home)
     experts = None if reference is None else experts_of(reference, labels, split)
     found = skill(judge.answers, labels.claims, labels.images, experts)
     asked = dict(judge.answers.filter(pl.col("outcome") != "unsupported")["finding"].value_counts().iter_rows())
     rows = [{**row, "asked": asked.get(row["finding"], 0)} for row in found.drop("judge").to_dicts()]
-    return {**judge.row, "skill": rows}
+    notices = () if experts is None else (*experts.notices, *_not_by_experts(rows, experts))
+    return {**judge.row, "skill": rows, "notices": [notice.message for notice in notices]}
+
+
+def _not_by_experts(rows: Sequence[Row], experts: Reference) -> list[Notice]:
+    """Say which findings were scored against the labels: no expert read them, or too few images for an interval."""
+    others = [row["finding"] for row in rows if row["against"] != "experts" and row["asked"]]
+    read = set(experts.truth["finding"].unique())
+    grouped = {member: group.name for group in experts.groups for member in group.members if group.name in read}
+    notices = []
+    for code, those, why in (
+        ("no_expert_label", [name for name in others if name not in read], "no expert label of"),
+        ("few_expert_labels", [name for name in others if name in read], "too few expert labels of"),
+    ):
+        if those:
+            named = [f"{name} (only of {grouped[name]})" if name in grouped else name for name in those]
+            words = f"{why} {', '.join(named)}: scored against the dataset's labels, which shows agreement, not quality"
+            notices.append(Notice(code=code, count=len(those), message=words))
+    return notices
 
 
 def judge_of(home: Workspace, name: str) -> JudgeRecord:
@@ -138,3 +160,36 @@ def _cost(tally: Mapping[str, Any] | None, *, served: bool) -> Row | None:
         "tokens_per_film": (tokens["prompt"] + tokens["output"]) / films,
         **each_s,
     }
+
+
+def skill(
+    answers: pl.DataFrame, claims: pl.DataFrame, images: pl.DataFrame, reference: Reference | None = None
+) -> pl.DataFrame:
+    """Give the skill of each judge of an answers table, one row per judge and finding, in the order of their names."""
+    findings = tuple(claims.schema["finding"].categories)  # type: ignore[attr-defined]
+    yardstick = Yardstick.of(images, reference)
+    labels = claims.select("image_id", "finding", value=pl.col("says").cast(pl.String).replace_strict(STATES))
+    states = _matrix(labels, images, findings)
+    tables = []
+    for judge in answers["judge"].unique().sort():
+        its = answers.filter((pl.col("judge") == judge) & (pl.col("outcome") == "answered"))
+        given = _matrix(its.select("image_id", "finding", value="p_present"), images, findings)
+        tables.append(yardstick.measure(Scores(judge=judge, findings=findings, given=given, states=states)))
+    return pl.concat(tables) if tables else pl.DataFrame(schema=SKILL)
+
+
+STATES = {"present": 1.0, "absent": 0.0, "uncertain": 0.5}
+
+
+def _matrix(table: pl.DataFrame, images: pl.DataFrame, findings: tuple[str, ...]) -> Matrix:
+    """Lay values out, one row per image and one column per finding; NaN where there is none."""
+    rows = images.select("image_id").with_row_index("row")
+    columns = pl.DataFrame({"finding": list(findings)}, schema={"finding": pl.String}).with_row_index("column")
+    placed = (
+        table.with_columns(pl.col("finding").cast(pl.String))
+        .join(rows, on="image_id", how="inner", maintain_order="left")
+        .join(columns, on="finding", how="inner", maintain_order="left")
+    )
+    matrix = np.full((images.height, len(findings)), np.nan)
+    matrix[placed["row"].to_numpy(), placed["column"].to_numpy()] = placed["value"].to_numpy()
+    return matrix

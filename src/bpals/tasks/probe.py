@@ -3,7 +3,8 @@
     run_probe("probe:lite0", images="images")
 
 Extracting takes minutes to hours and is cached image by image (`store/features.py`); fitting takes a minute or two
-and is repeated. Of the image judges, this one alone reads labels: the probe is fitted on those of other patients.
+and is repeated. Of the image judges, this one alone reads labels: the probe is fitted on those of other patients, or
+with `--targets signal` on what audits say of them (`tasks/nested_targets.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from bpals.errors import UsageError, WorkspaceError
+from bpals.errors import UnknownName, UsageError, WorkspaceError
 from bpals.images.stream import FeatureSpec, FeatureStream, ImageFeatures, image_features
 from bpals.judges.backbone import Backbone, open_backbone, open_extractor
-from bpals.judges.linear_probe import ProbeJudge, without_patients
+from bpals.judges.linear_probe import LABELS, SIGNAL, ProbeJudge, without_patients
 from bpals.judges.runner.progress import Snapshot, State, Tally
 from bpals.registry import JUDGES, parse_spec
 from bpals.store.features import FeatureCache, ProbePlan, films_in, read_plan
@@ -45,6 +46,7 @@ from bpals.tasks.image_access import (
 )
 from bpals.tasks.image_checks import ExtractedImages, Say, check_images
 from bpals.tasks.judge import JudgeRun, Order, judge_name, refuse_taken_name, summarise
+from bpals.tasks.nested_targets import kept_targets, tables_hash
 from bpals.text import several
 from bpals.types import KIND, OUTCOME, Dataset, Notice, Refusal, answers_schema
 
@@ -83,7 +85,7 @@ def run_probe(
     if JUDGES.load(named.kind).runs != "learn":
         raise UsageError(f"{spec} is no probe. Type: bpals judge run {spec}")
     backbone = open_backbone(named.target, named.revision)
-    judge = probe_of(backbone, order.name)
+    judge = probe_of(backbone, order.name, targets=str(order.options.get("targets", LABELS)))
     refuse_taken_name(home, judge.name, judge.card.engine)
     where = images_path(home, images)
     manifest = open_manifest(home, order.source, order.mapping)
@@ -108,10 +110,14 @@ def run_probe(
     return replace(fitted, tally=tally, notices=(*notices, *fitted.notices, *checked))
 
 
-def probe_of(backbone: Backbone, name: str = "") -> ProbeJudge:
+def probe_of(backbone: Backbone, name: str = "", *, targets: str = LABELS) -> ProbeJudge:
     """Make the judge that is fitted on a backbone's features."""
+    if targets not in (LABELS, SIGNAL):
+        raise UnknownName.of("kind of target", targets, (LABELS, SIGNAL), where="--targets")
     return ProbeJudge(
-        name=name or judge_name(f"probe-{backbone.name}"),
+        # Another name, so that a workspace can hold both and an audit can compare them.
+        name=name or judge_name(f"probe-{backbone.name}" + ("" if targets == LABELS else f"-{targets}")),
+        targets=targets,
         backbone=backbone.name,
         sha256=backbone.sha256,
         engine=backbone.engine,
@@ -230,7 +236,7 @@ def fit_probe(run: ProbeRun, dataset: Dataset, drawn: Sequence[str] | None = Non
     if (finished := _finished(run.home, judge.name)) is not None and finished.record.get("learnt_from") == key:
         run.say("nothing is new: the same images, labels and probe as before")
         return summarise(judge.card, "done", finished.answers(), finished.path / f"{finished.name}.json", notices)
-    answers = pl.concat([_fitted_answers(run, judge, dataset, asked), _failed_answers(run, asked)])
+    answers = pl.concat([_fitted_answers(run, judge, dataset, asked), failed_answers(run, asked)])
     path = None
     if answers.height:
         extra = {"dataset": dataset.name, "state": "done", "learnt_from": key}
@@ -248,7 +254,10 @@ def _inputs_key(run: ProbeRun, judge: ProbeJudge, dataset: Dataset, asked: pl.Da
         asked.join(dataset.images, on="image_id", how="inner", maintain_order="left"),
         dataset.claims.join(asked, on="image_id", how="semi", maintain_order="left"),
     )
-    words = (judge.card.fingerprint, *dataset.vocabulary.findings, *(sha256(parquet(table)) for table in tables))
+    # Targets come from audits of the whole dataset, also of images without pixels.
+    whole = (tables_hash(dataset),) if judge.targets == SIGNAL else ()
+    hashes = (sha256(parquet(table)) for table in tables)
+    words = (judge.card.fingerprint, *dataset.vocabulary.findings, *hashes, *whole)
     return sha256("\n".join(words).encode())
 
 
@@ -263,17 +272,32 @@ def _finished(home: Workspace, name: str) -> FinishedJudge | None:
 def _fitted_answers(run: ProbeRun, judge: ProbeJudge, dataset: Dataset, asked: pl.DataFrame) -> pl.DataFrame:
     """Fit, and answer for every image with features."""
     features = run.cache.features(asked["image_id"].to_list())
+    targets = None
+    if judge.targets == SIGNAL:
+        targets = kept_targets(run.home, dataset, judge.folds, say=run.say, progress=_shown(run, "making targets"))
     run.say(f"fitting on {several(len(features.image_ids), 'image')}")
+    return judge.read(
+        dataset.images,
+        dataset.claims,
+        run.manifest.vocabulary,
+        features,
+        targets=targets,
+        progress=_shown(run, "fitting"),
+    )
+
+
+def _shown(run: ProbeRun, stage: str) -> Callable[[float], None]:
+    """Make the function that shows how far a stage is, and how long it will still take."""
     began_s = time.monotonic()
 
     def progress(share: float) -> None:
         left_s = (time.monotonic() - began_s) * (1 - share) / share if share else None
-        run.watch(Snapshot(stage=f"fitting, {share:.0%} done", eta_s=left_s))
+        run.watch(Snapshot(stage=f"{stage}, {share:.0%} done", eta_s=left_s))
 
-    return judge.read(dataset.images, dataset.claims, run.manifest.vocabulary, features, progress=progress)
+    return progress
 
 
-def _failed_answers(run: ProbeRun, asked: pl.DataFrame) -> pl.DataFrame:
+def failed_answers(run: ProbeRun, asked: pl.DataFrame) -> pl.DataFrame:
     """Return one failed row per finding of each image that could not be read: a failure is no evidence."""
     vocabulary = run.manifest.vocabulary
     refused = run.cache.films("code", "why").filter(pl.col("code").is_not_null())

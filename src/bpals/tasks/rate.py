@@ -21,6 +21,7 @@ import polars as pl
 
 from bpals.errors import TruthError, UnknownName, UsageError, WorkspaceError
 from bpals.findings import fold
+from bpals.numeric import PAIR
 from bpals.reviews import verdicts
 from bpals.reviews.verdicts import Files, load_many
 from bpals.signal.rates import Rating, rates
@@ -89,13 +90,16 @@ def plan_rate(
     number = reads if reads is not None else reads_for(table, float(width or 0))
     drawn = draw(open_, reads=number, seed=seed)
     batch = int(drawn["batch"].max() or 1)  # type: ignore[arg-type]
-    new = reading_list(drawn, batch) if before is None or batch > int(before["batch"].max() or 0) else drawn.clear()  # type: ignore[arg-type]
+    # By pair and not by batch: the first batch of one finding may come after the third of another.
+    new = reading_list(drawn.join(kept.filter(pl.col("batch").is_not_null()), on=PAIR, how="anti"))
     _keep(home, pl.concat([kept.filter(~pl.col("finding").is_in(wanted)), drawn]))
     blank = pl.lit(None, pl.String).alias
     listed = new.select("image_id", "finding", blank("verdict"), blank("reader"))
     calibration = audit.run.get("calibration") or {}
     fitted = {*calibration.get("findings", ()), *calibration.get("members", ())}
-    guessed = tuple(name for name in table["finding"].unique(maintain_order=True) if name not in fitted)
+    named = table["finding"].unique(maintain_order=True)
+    # An expert calibration stands behind the trust of every finding.
+    guessed = () if audit.run.get("prior") else tuple(name for name in named if name not in fitted)
     return Plan(reading_list=listed, widths=table, reads=number, batch=batch, guessed=guessed)
 
 

@@ -34,7 +34,7 @@ CASES = pl.Schema(
 )
 """What a reading room is to read: films, in the order of reading."""
 
-COLUMNS = ("image_id", "finding", "says", "trust", "trust_low", "trust_high", "method")
+COLUMNS = ("image_id", "finding", "says", "trust", "trust_low", "trust_high", "method", "verdict")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from bpals.numeric import PAIR
 from bpals.room.desk.study import Study
 from bpals.store.workspace import FinishedAudit, Workspace
 from bpals.tasks import run_record
-from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, UnsavedAudit, weigh
+from bpals.tasks.audit import GROUP_ANSWERS, RECORD_ANSWERS, Answers, Progress, UnsavedAudit, weigh, with_prior
 from bpals.tasks.chosen_judges import choose
 from bpals.tasks.datasets import load_source
 from bpals.tasks.expert_labels import load_experts
@@ -51,7 +51,6 @@ class Relearned:
     """`trust`, `flag`, `review_rank`: claims with another one; `first`: how many of the first 500 to read are new."""
     fitted: Mapping[str, Mapping[str, Any]]
     """Findings and groups that the reads taught: how many reviewed pairs, how many of them wrong, how fitted."""
-    untaught: Mapping[str, int]  # findings of which too few claims were contradicted to learn from -> how many were
     notices: tuple[Notice, ...]
     seconds: float
 
@@ -96,9 +95,12 @@ def relearn(
         dataset = _dataset(home, audit)
         # What the audit was given, and these reads too.
         experts = load_experts({name: entry["value"] for name, entry in audit.run["values"].items()}, dataset, reviews)
-        answers, unasked = _answers(audit, dataset, experts)
         # Those that the audit used: a judge that was finished since then waits for the next audit.
         chosen = choose(home, [entry["judge"] for entry in audit.run["judges"]])
+        # An audit before 0.6 had no such option, and none is slipped under it.
+        started_from = audit.run["values"].get("prior", {"value": "none"})["value"]
+        experts = with_prior(experts, started_from, dataset, chosen)
+        answers, unasked = _answers(audit, dataset, experts)
         if experts.given and chosen.record is not None:
             metadata = read_record(dataset.images, dataset.claims, dataset.vocabulary)
             answers = replace(answers, features=metadata.features)
@@ -106,13 +108,14 @@ def relearn(
         unsaved = replace(unsaved, notices=(*unsaved.notices, *unasked))
         record = unsaved.described(audit.run["values"])
         record |= {"command": "bpals review", "history": run_record.history(home)}
+        record["changed"] = run_record.changed(home, unsaved.signal.table)
         progress("writing the tables", 0.85)
         for name in ("images.parquet", "claims.parquet", RECORD_ANSWERS, GROUP_ANSWERS):
             if audit.has(name):
                 staging.keep(audit, name)
         unsaved.write(staging)
         record["seconds"] = round(time.monotonic() - started, 1)
-        staging.write("report.html", unsaved.page(record))
+        staging.write("report.html", unsaved.page(record, home))
         before = audit.table(SIGNAL, *PAIR, "trust", "flag", "review_rank")
         changed = _changed(before, unsaved.signal.table)
         record["lesson"] = _lesson(reviews, unsaved, changed, before)
@@ -126,7 +129,6 @@ def relearn(
         pairs=read.get("pairs", 0),
         changed=changed,
         fitted={name: dict(fit) for name, fit in unsaved.signal.findings.items()},
-        untaught=dict(unsaved.signal.untaught),
         notices=tuple(Notice(**notice) for notice in run["notices"]),
         seconds=round(time.monotonic() - started, 1),
     )
@@ -149,7 +151,6 @@ def _lesson(
         "pairs": reviews.table.select(PAIR).n_unique(),
         "changed": dict(changed),
         "findings": _changed_findings(before, unsaved.signal.table),
-        "untaught": dict(unsaved.signal.untaught),
     }
 
 

@@ -1,7 +1,8 @@
-"""Reviews as files: what `bpals review export` and `bpals review import` do, in one call each.
+"""Reviews and signals as files: what `bpals review export`, `review import` and `signal export` do, in one call each.
 
 export_reviews("audit", "reads.csv")                          every review of the workspace, one row per read
 export_reviews("audit", "tasks.json", format="label-studio")
+export_signal("audit", "signal.csv", flags=["suspect"])       labels with trust, flag and reasons, one row per label
 imported = import_reviews("audit", "readers.csv")             brought in twice, a read is one
 imported.reviews    what was new, as a table
 imported.notices    what was odd about the file, counted
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,6 +23,7 @@ from bpals.errors import TruthError, UnknownName, UsageError
 from bpals.findings import Vocabulary
 from bpals.images import prepare
 from bpals.images.collection import ImageIndex, open_index
+from bpals.numeric import PAIR
 from bpals.registry import EXPORTS, ExportKind
 from bpals.reviews import exchange, flat, verdicts
 from bpals.reviews.exchange import KEPT, Films, Found, add_reviews, all_reviews, identified, loaded, table_of
@@ -39,6 +41,8 @@ from bpals.text import several
 from bpals.types import Notice, Refusal
 
 IMPORT = "import reviews"
+MOST_AS_JSON = 200_000
+"""Labels that are written as JSON at most: a file of all of NIH would be a gigabyte that no tool opens."""
 NONE_YET = "Type: bpals review serve, or: bpals review import FILE"
 WORDS = TableWords(error=TruthError, where=" after bpals review import")
 
@@ -50,8 +54,9 @@ class Exported:
     """What was written."""
 
     path: Path
-    reviews: int
     files: int
+    reviews: int = 0
+    labels: int = 0  # of a signal
     notices: tuple[Notice, ...] = ()
 
 
@@ -102,6 +107,66 @@ def export_reviews(
     _write(target, written.files)
     notices = (*replaced, *written.notices)
     return Exported(path=target, reviews=reviews.height, files=len(written.files), notices=notices)
+
+
+def export_signal(
+    workspace: str | os.PathLike[str] = "audit",
+    out: str | os.PathLike[str] = "signal.csv",
+    *,
+    format: str | None = None,  # noqa: A002  as the option is called
+    findings: Sequence[str] | None = None,
+    flags: Sequence[str] | None = None,
+    n: int | None = None,
+    pairs: pl.DataFrame | None = None,
+) -> Exported:
+    """Write the signal of a finished audit to a new file, for other tools; nothing is overwritten.
+
+    `findings` and `flags` choose labels, `n` the first images by `review_rank`, `pairs` the labels of a reading list in
+    its order. Without a `format` the ending tells: .csv or .parquet.
+    """
+    target = Path(out)
+    able = [kind.name for kind in EXPORTS.every() if kind.write_signal is not None]
+    chosen = _format_of(target, format, able)
+    if chosen.write_signal is None:
+        raise UsageError(f"{chosen.name} is a format of reviews alone. Type: --format {' or --format '.join(able)}")
+    _refuse_present(target)
+    signal = _chosen_labels(Workspace(workspace).open().table("signal.parquet"), findings, flags, n)
+    if pairs is not None:
+        signal = pairs.select(PAIR).join(
+            signal.with_columns(pl.col("finding").cast(pl.String)), on=PAIR, maintain_order="left"
+        )
+    if signal.is_empty():
+        raise UsageError("no label is left to write. Choose other flags or findings, or leave them out")
+    if chosen.content == "json" and signal.height > MOST_AS_JSON:
+        raise UsageError(
+            f"{signal.height:,} labels are too many for {chosen.name}, which takes {MOST_AS_JSON:,}. "
+            "Choose with --n, --flags or --findings, or write a .csv"
+        )
+    written = chosen.write_signal(signal)
+    _write(target, written.files)
+    return Exported(path=target, labels=signal.height, files=len(written.files), notices=written.notices)
+
+
+def _chosen_labels(
+    signal: pl.DataFrame, findings: Sequence[str] | None, flags: Sequence[str] | None, n: int | None
+) -> pl.DataFrame:
+    if findings is not None:
+        named = vocabulary_of(signal).resolve(findings, where="--findings")
+        signal = signal.filter(pl.col("finding").cast(pl.String).is_in(list(named)))
+    if flags is not None:
+        known = signal.schema["flag"].categories.to_list()  # type: ignore[attr-defined]  # an Enum
+        for flag in flags:
+            if flag not in known:
+                raise UnknownName.of("flag", flag, known, where="--flags")
+        signal = signal.filter(pl.col("flag").cast(pl.String).is_in(list(flags)))
+    if n is None:
+        return signal
+    if n < 1:
+        raise UsageError(f"--n {n}: it is a number of images. Type: --n 50")
+    first = (
+        signal.group_by("image_id").agg(pl.col("review_rank").min()).sort("review_rank", "image_id", nulls_last=True)
+    )
+    return first.head(n).select("image_id").join(signal, on="image_id", maintain_order="left_right")
 
 
 def import_reviews(
@@ -174,13 +239,16 @@ def _none_yet(home: Workspace) -> UsageError:
     return UsageError(f"{home.path} holds no review yet. {home.or_the_demo(NONE_YET)}")
 
 
-def _format_of(target: Path, given: str | None) -> ExportKind:
+def _format_of(target: Path, given: str | None, able: Sequence[str] = ()) -> ExportKind:
+    """Find the format by its name, or by the ending of the file; `able` are those to advise, by default all."""
     if given is not None:
         return _kind(given)
     ending = target.suffix.lower()
     meant = next((kind for kind in EXPORTS.every() if ending and ending in kind.endings), None)
     if meant is None:
-        raise UsageError(f"--out {target}: which format? Type: --format {' or --format '.join(EXPORTS.names())}")
+        raise UsageError(
+            f"--out {target}: which format? Type: --format {' or --format '.join(able or EXPORTS.names())}"
+        )
     return meant
 
 

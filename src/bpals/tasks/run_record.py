@@ -9,11 +9,12 @@ from typing import Any
 import polars as pl
 
 from bpals.errors import WorkspaceError
+from bpals.numeric import PAIR
+from bpals.signal.prior import SELDOM
 from bpals.signal.trust import Signal
 from bpals.store.files import commit, packages
-from bpals.store.workspace import Workspace
-from bpals.text import several
-from bpals.types import Dataset, Experts, Notice, Reference, Reviews
+from bpals.store.workspace import FinishedAudit, Workspace
+from bpals.types import Dataset, Experts, Notice
 from bpals.version import VERSION
 
 SIGNAL = "signal.parquet"
@@ -29,7 +30,60 @@ def history(home: Workspace) -> list[dict[str, Any]]:
     reads = {"reads": read.get("reads", 0), "inputs": read.get("inputs", {})}
     learned = {"lesson": run["lesson"]} if "lesson" in run else {}
     made = {"version": run["files"][SIGNAL]["sha256"], "command": run["command"], "bpals": run["bpals"]}
-    return [*run.get("history", []), {**made, **reads, **learned}]
+    return [*run.get("history", []), {**made, **reads, **learned, **_findings_of(run)}]
+
+
+def _findings_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep of an audit what the next report compares with; nothing of one before 0.6, whose flags meant less."""
+    if "stated" not in run:
+        return {}
+    confirmed = {says: entry["confirmed"] for says, entry in run["stated"].items()}
+    return {"prior": (run.get("prior") or {}).get("name"), "confirmed": confirmed}
+
+
+def changed(home: Workspace, signal: pl.DataFrame) -> dict[str, Any] | None:
+    """Count the labels that have another flag than in the audit that is about to be replaced, by finding and by flag.
+
+    None where there is no audit to compare with: none at all, a damaged one, or one before 0.6, whose flags meant less.
+    """
+    run = _before(home)
+    if "stated" not in run:
+        return None
+    try:
+        before = FinishedAudit(path=home.path, run=run).table(SIGNAL, *PAIR, "flag")
+    except WorkspaceError:
+        return None
+    now = signal.select(*PAIR, now=pl.col("flag").cast(pl.String))
+    before = before.with_columns(pl.col("finding", "flag").cast(pl.String))
+    # Two audits of one dataset have the same rows in the same order, and need no join.
+    same = before.height == now.height and (before["image_id"] == now["image_id"]).all()
+    same = same and (before["finding"] == now["finding"].cast(pl.String)).all()
+    both = (
+        before.with_columns(now["now"])
+        if same
+        else before.join(now.with_columns(pl.col("finding").cast(pl.String)), on=PAIR)
+    )
+    moved = both.filter(pl.col("flag") != pl.col("now"))
+    counts = {name: dict(both.group_by(name).len().iter_rows()) for name in ("flag", "now")}
+    rules = run.get("flags") or {}
+    return {
+        "labels": both.height,
+        "flag": moved.height,
+        "flags": {
+            flag: [counts["flag"].get(flag, 0), counts["now"].get(flag, 0)]
+            for flag in sorted(counts["flag"] | counts["now"])
+        },
+        "findings": {
+            finding: {"flag": labels, "confirmed": _confirmed_share(rules, finding)}
+            for finding, labels in sorted(moved.group_by("finding").len().iter_rows())
+        },
+    }
+
+
+def _confirmed_share(rules: Mapping[str, Any], finding: str) -> float | None:
+    """Give the share of a finding's presences that readers would confirm, as an audit stated it."""
+    entry = rules.get(finding, {}).get("present", {}).get("confirmed")
+    return None if entry is None else float(entry["share"])
 
 
 def left_out(home: Workspace, use: Mapping[str, Any]) -> list[Notice]:
@@ -48,7 +102,7 @@ def left_out(home: Workspace, use: Mapping[str, Any]) -> list[Notice]:
     return [Notice(code="experts_left_out", count=len(gone), message=message)]
 
 
-def _before(home: Workspace) -> Mapping[str, Any]:
+def _before(home: Workspace) -> dict[str, Any]:
     """Read the run record of the audit that is here; empty where there is none that can be read."""
     try:
         return home.run
@@ -63,23 +117,9 @@ def described(
     experts: Experts,
     noticed: Sequence[Notice],
 ) -> dict[str, Any]:
-    """Write down what was read and decided."""
+    """Write down what was read and decided; what was fitted on expert labels here is left to `describe_fit`."""
     head, dirty = commit()
-    calibration, reference = None, experts.reference
-    fitted_on = reference or experts.reviews
-    if fitted_on is not None and signal.calibration is not None and signal.findings:
-        calibration = {
-            "reference": "reviews" if reference is None else reference.kind,
-            "split": values["reviews_split" if reference is None else "calibrate_split"]["value"],
-            "pairs": signal.calibration.height,
-            "crossfit": "by patient",
-            "findings": {name: dict(fit) for name, fit in signal.findings.items()},
-            "members": _members(dataset, experts, signal),
-            "inputs": dict(fitted_on.inputs),
-            "method": "ridge logistic regression, design and penalty chosen by cross-validation over patients",
-        }
-    unfitted = [*_unfitted(reference, signal), *_unshifted(experts.random_sample, signal), *_unlearnt(signal)]
-    notices = [*dataset.notices, *experts.notices, *unfitted, *noticed]
+    notices = [*dataset.notices, *experts.notices, *noticed]
     return {
         "bpals": VERSION,
         "command": "bpals audit",
@@ -91,120 +131,117 @@ def described(
         "commit": head,
         "dirty": dirty,
         "packages": packages(),
-        "calibration": calibration,
-        "reviews": _reviews_entry(experts.reviews, values["reviews_split"]["value"], signal),
-        "refit": _refit_entry(experts.random_sample, values["refit_split"]["value"], signal),
+        "prior": prior_entry(experts.prior, dataset),
+        "calibration": None,
+        "reviews": None,
+        "refit": None,
+        "verdicts": _verdicts(signal.table),
         "flags": _flag_rules(signal),
+        "stated": _stated(signal, dataset),
         "certificates": _certificates(signal),
         "dependence": _dependence(signal),
         "notices": [asdict(notice) for notice in notices],
     }
 
 
-def _members(dataset: Dataset, experts: Experts, signal: Signal) -> dict[str, str]:
-    """Name the findings that follow a fitted group: experts did not read them apart, so none is certified."""
-    fitted = [group for group in experts.groups_within(dataset.vocabulary) if group.name in signal.findings]
-    return {member: group.name for group in fitted for member in group.members if member not in signal.findings}
+FEW_PRESENCES = 30
+"""A finding with fewer presences read is named: the trust of its presences rests on other findings."""
 
 
-def _reviews_entry(reviews: Reviews | None, split: str, signal: Signal) -> dict[str, Any] | None:
-    """Write down the single reads that were used, and what was fitted on them."""
-    if reviews is None:
+def prior_entry(found: Any, dataset: Dataset | None = None) -> dict[str, Any] | None:
+    """Write down which expert calibration an audit started from (`signal.prior.ExpertCalibration`).
+
+    With a dataset it also says where the calibration extrapolates there.
+    """
+    if found is None:
         return None
-    return {
-        "split": split,
-        "reads": reviews.table.height,
-        "pairs": reviews.table.select("image_id", "finding").n_unique(),
-        "readers": len(reviews.readers),
-        "inputs": dict(reviews.inputs),
-        "hardness": dict(signal.hardness),
-        "confusion": {
-            finding: {reader: errs.round(4).tolist() for reader, errs in its.items()}
-            for finding, its in signal.readers.items()
+    subjects = {**found.findings.subjects, **found.of_groups.subjects}
+    entry = {
+        "name": found.name,
+        "sha256": found.sha256,
+        "labels": found.labels,
+        "images": found.read_images,
+        "truth": found.about["truth"],
+        "terms": found.about["terms"],
+        "commercial_use": found.about["commercial_use"],
+        "citations": list(found.about["citations"]),
+        "findings": {
+            name: {
+                "labels": fit.labels,
+                "presences": fit.presences,
+                "errors": fit.errors,
+                "views": dict(fit.views),
+            }
+            for name, fit in subjects.items()
         },
     }
+    return entry if dataset is None else entry | {"extrapolates": _extrapolates(found, dataset)}
 
 
-def _refit_entry(sample: Reference | None, split: str, signal: Signal) -> dict[str, Any] | None:
-    """Write down the random sample that was given, and what it added to the logits of each finding."""
-    if sample is None:
-        return None
-    return {
-        "reference": sample.kind,
-        "split": split,
-        "films": sample.truth["image_id"].n_unique(),
-        "pairs": sample.truth.height,
-        "inputs": dict(sample.inputs),
-        "shifts": {
-            name: {"present": round(present, 4), "absent": round(absent, 4)}
-            for name, (present, absent) in signal.shifts.items()
-        },
+def _extrapolates(found: Any, dataset: Dataset) -> dict[str, Any]:
+    """Name the findings of which few presences were read, and for each view those that were seldom read on it."""
+    subjects = found.findings.subjects
+    views = sorted(dataset.images["view"].drop_nulls().unique().to_list())
+    seldom = {
+        view: [name for name, fit in subjects.items() if fit.views.get(view, 0) < SELDOM * max(fit.labels, 1)]
+        for view in views
     }
+    few = [name for name, fit in subjects.items() if fit.presences < FEW_PRESENCES]
+    return {"views": {view: names for view, names in seldom.items() if names}, "few_presences": few}
 
 
-def _unfitted(reference: Reference | None, signal: Signal) -> list[Notice]:
-    """Say for which findings the expert labels could fit nothing: all say the same, or no judge answered."""
-    if reference is None:
-        return [
-            Notice(
-                code="unfitted",
-                count=errors,
-                message=f"--reviews: nothing was learned about {finding}: of its reads {_too_few(errors)}",
-            )
-            for finding, errors in signal.untaught.items()
-        ]
-    notices = []
-    sides = reference.truth.group_by("finding", maintain_order=True).agg(pl.len(), pl.col("present").mean())
-    for finding, pairs, share in sides.iter_rows():
-        if finding in signal.findings:
-            continue
-        why = {0.0: "none is present", 1.0: "none is absent"}.get(share, "none has an answer of a judge")
-        if finding in signal.untaught:
-            why = _too_few(signal.untaught[finding])
-        message = f"{reference.kind}: nothing was fitted for {finding}: of its {several(pairs, 'expert label')} {why}"
-        notices.append(Notice(code="unfitted", count=pairs, message=message))
-    return notices
-
-
-def _unshifted(sample: Reference | None, signal: Signal) -> list[Notice]:
-    """Say which findings the random sample did not shift: only what was fitted can be shifted."""
-    if sample is None:
-        return []
-    notices = []
-    sides = sample.truth.group_by("finding", maintain_order=True).agg(pl.len(), pl.col("present").mean())
-    for finding, pairs, share in sides.iter_rows():
-        if finding in signal.shifts:
-            continue
-        all_alike = {0.0: "absent", 1.0: "present"}.get(share)
-        labels = several(pairs, "label is", "labels are all")
-        why = f"its {labels} {all_alike}" if all_alike else "nothing was fitted for it"
-        notices.append(Notice(code="unshifted", count=pairs, message=f"--refit: {finding} was not shifted: {why}"))
-    return notices
-
-
-def _too_few(errors: int) -> str:
-    # Here, because only expert labels need the fit: an audit without them does not load it.
-    from bpals.signal.calibrate import ENOUGH_ERRORS
-
-    where = "outside the fifth of the patients that has the most"
-    return f"{several(errors, 'contradicts', 'contradict')} the dataset {where}, and {ENOUGH_ERRORS} are needed"
-
-
-def _unlearnt(signal: Signal) -> list[Notice]:
-    """Say that the single reads were too few to learn where readers split."""
-    told = signal.hardness
-    if not told or told.get("findings"):
-        return []
-    return [Notice(code="too_few_reads", count=told["pairs"], message=f"--reviews: {told['words']}")]
+def _verdicts(signal: pl.DataFrame) -> dict[str, int]:
+    """Count the labels that people settled, by who did and by what came of it."""
+    settled = signal.filter(pl.col("verdict").is_not_null())
+    words = (("verdict_by", "readers"), ("verdict_by", "adjudicated"), ("flag", "confirmed"), ("flag", "rejected"))
+    return {word: int((settled[column] == word).sum()) for column, word in words}
 
 
 def _flag_rules(signal: Signal) -> dict[str, Any]:
-    """Lay the flags' cuts out by finding and direction."""
+    """Lay the flags' cuts out by finding and direction, with the share of labels that readers would confirm."""
     laid: dict[str, Any] = {}
     for rule in signal.rules:
-        cuts = {name: rule[name] for name in ("likely_below", "low_below", "words")}
-        laid.setdefault(rule["finding"], {})[rule["says"]] = cuts
+        kept = ("basis", "trusted_from", "certified_from", "likely_below", "certified_below", "stated", "words")
+        cuts = {name: rule[name] for name in kept}
+        confirmed = _confirmed([cuts["stated"]])
+        laid.setdefault(rule["finding"], {})[rule["says"]] = cuts | {"confirmed": confirmed}
     return laid
+
+
+def _stated(signal: Signal, dataset: Dataset) -> dict[str, Any]:
+    """Add up over findings what the trusts say of each flag; a group counts no label a second time."""
+    whole: dict[str, Any] = {}
+    for says in ("present", "absent"):
+        rules = [
+            rule["stated"]
+            for rule in signal.rules
+            if rule["says"] == says and rule["finding"] in dataset.vocabulary.findings
+        ]
+        flags = dict.fromkeys(flag for stated in rules for flag in stated)
+        by_flag = {flag: _mean([stated[flag] for stated in rules if flag in stated]) for flag in flags}
+        whole[says] = {"flags": by_flag, "confirmed": _confirmed(rules)}
+    return whole
+
+
+def _confirmed(rules: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Give the share of labels that readers would confirm by their trusts; None where nobody knows."""
+    wrong = _mean([entry for stated in rules for entry in stated.values()])
+    if wrong is None:
+        return None
+    ends = {"share": "wrong", "low": "high", "high": "low"}
+    return {"labels": wrong["labels"]} | {name: round(1 - wrong[end], 4) for name, end in ends.items()}
+
+
+def _mean(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Average shares of wrong labels over sets of labels, each by its size; the ends likewise, so rather too wide."""
+    labels = sum(entry["labels"] for entry in entries)
+    if not labels:
+        return None
+    shares = {
+        name: round(sum(entry[name] * entry["labels"] for entry in entries) / labels, 4)
+        for name in ("wrong", "low", "high")
+    }
+    return {"labels": labels} | shares
 
 
 def _dependence(signal: Signal) -> dict[str, Any]:

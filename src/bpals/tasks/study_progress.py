@@ -20,8 +20,7 @@ numbers = progress("audit", gather(desk), study)      of one that is open
     series          reads, found, pairs, random, random_low, random_high: errors found after so many readings, and as
                     many as reading so many pairs at random would have found
     stopping        rule, reached, words
-    lessons         each lesson that made the signal in force: at, version, readings, reads, pairs, findings, changed,
-                    untaught
+    lessons         each lesson that made the signal in force: at, version, readings, reads, pairs, findings, changed
     notices         what was left out, counted
 """
 

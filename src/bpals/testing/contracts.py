@@ -168,6 +168,7 @@ def check_signal(signal: pl.DataFrame, claims: pl.DataFrame) -> None:
     no_ends = pl.col("trust_low").is_null() & pl.col("trust_high").is_null()
     judged = (pl.col("answered") > 0) & ~reasons.eval(pl.element().str.starts_with("no_signal:")).list.any()
     written = reasons.eval(pl.element().str.contains(r"^[a-z_]+: \S")).list.all()
+    settled = pl.col("verdict").is_not_null() & says.is_in(["present", "absent"])
     follows = "the trust is not p_present of a presence, 1 - p_present of an absence, null of an uncertain label"
     rules = {
         "a number outside 0-1 or NaN": _in_unit("p_present", "agreement", "trust", "trust_low", "trust_high"),
@@ -176,9 +177,10 @@ def check_signal(signal: pl.DataFrame, claims: pl.DataFrame) -> None:
         "a probability though no judge answered, or none though one with a signal did": judged.eq_missing(
             p.is_not_null()
         ),
-        "`unjudged` is the flag exactly where there is no trust": (pl.col("flag") == "unjudged").eq_missing(
-            trust.is_null()
-        ),
+        "`unjudged` is the flag exactly where there is no trust, and nobody settled the label": (
+            pl.col("flag") == "unjudged"
+        ).eq_missing(trust.is_null() & ~settled),
+        **_settled_rules(settled),
         "no reason, or one that is not `code: sentence`": (reasons.len() > 0) & written,
         "no method": pl.col("method").str.len_chars() > 0,
     }
@@ -187,8 +189,29 @@ def check_signal(signal: pl.DataFrame, claims: pl.DataFrame) -> None:
     ranked = signal.sort("review_rank")
     ranks = pl.Series("review_rank", range(1, signal.height + 1), dtype=pl.Int64)
     require(ranked["review_rank"].equals(ranks), "signal: review_rank does not run from 1 to the number of labels")
-    unjudged = ranked["trust"].tail(signal["trust"].null_count())
+    unread = ranked.head(signal["verdict"].null_count())
+    require(unread["verdict"].is_null().all(), "signal: a label that people settled is not ranked behind all others")
+    unjudged = unread["trust"].tail(unread["trust"].null_count())
     require(unjudged.is_null().all(), "signal: the unjudged labels are not read last")
+
+
+def _settled_rules(settled: pl.Expr) -> dict[str, pl.Expr]:
+    """Say what holds of verdicts: they decide the flag, and somebody stands for them."""
+    says, flag, verdict, by = (pl.col(name).cast(pl.String) for name in ("says", "flag", "verdict", "verdict_by"))
+    yes, no = pl.col("readers_present"), pl.col("readers_absent")
+    most = (yes + no > 1) & pl.when(verdict == "present").then(yes > no).otherwise(no > yes)
+    as_read = pl.when(settled & (verdict == says)).then(pl.lit("confirmed")).when(settled).then(pl.lit("rejected"))
+    return {
+        "`confirmed` and `rejected` are not the flags of exactly the labels that people settled": pl.when(
+            flag.is_in(["confirmed", "rejected"])
+        )
+        .then(flag)
+        .eq_missing(as_read),
+        "a verdict without who gave it, or of readers most of whom say something else": (
+            verdict.is_null() == by.is_null()
+        )
+        & (by.ne_missing("readers") | most),
+    }
 
 
 def _in_unit(*names: str) -> pl.Expr:

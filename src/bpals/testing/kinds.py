@@ -13,6 +13,7 @@ from bpals.registry import JUDGES, AskOptions, ExportKind, ImageOptions, JudgeKi
 from bpals.reviews.exchange import KEPT, TABLE, Films, Found, Written
 from bpals.store.ledger.schema import PHASES, VERDICTS
 from bpals.testing.contracts import require
+from bpals.types import signal_schema
 
 SIDE_PX = 1024
 READ_BACK = ["external_id", "image_id", "finding", "reader", "verdict"]
@@ -73,6 +74,15 @@ def tiny_reviews(count: int = 12) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=TABLE)
 
 
+def tiny_signal() -> pl.DataFrame:
+    """Make up two labels of one image, with the columns of a signal; nobody could judge the second."""
+    findings = ("Effusion", "Mass")
+    row = {"image_id": "0000_000.png", "says": "present", "p_present": 0.2, "trust": 0.2, "flag": "suspect",
+           "reasons": ["timeline_against: absent after"], "review_rank": 1, "method": "judges-2"}  # fmt: skip
+    rows = [{**row, "finding": findings[0]}, {"image_id": "0000_000.png", "says": "absent", "finding": findings[1]}]
+    return pl.DataFrame(rows, schema=signal_schema(findings))
+
+
 def check_export(kind: ExportKind, films: Films | None = None, reviews: pl.DataFrame | None = None) -> None:
     """Check a format: it writes files, changes nothing that it is handed, and gives back what it can read.
 
@@ -90,6 +100,10 @@ def check_export(kind: ExportKind, films: Films | None = None, reviews: pl.DataF
     require(all(isinstance(content, bytes) for content in files.values()), f"{kind.name}: a file is not bytes")
     require("" not in files or len(files) == 1, f"{kind.name}: one file has no name, so there may be no other")
     require(not any("/" in name for name in files), f"{kind.name}: a name with a / would leave the folder")
+    if kind.write_signal is not None:
+        made = kind.write_signal(tiny_signal())
+        fits = isinstance(made, Written) and bool(made.files)
+        require(fits, f"{kind.name}: write_signal gives no files as Written")
     if "" in files and kind.content == "json":
         require(kind.is_ours(json.loads(files[""])), f"{kind.name}: is_ours does not know what write gives")
     if "" in files and kind.read is not None:

@@ -34,7 +34,7 @@ PROGRESS = {
     "stopping": {"rule": None, "reached": False, "words": "no stopping rule"},
     "learner": {"every": 50, "waiting": 3, "lessons": 1, "running": False, "last": None, "failure": "the disk is full"},
     "lessons": [{"at": "2026-11-16T10:00:00+00:00", "version": "sha256:0123456789abcdef", "readings": 50, "reads": 700,
-                 "changed": {"flag": 3}, "findings": {"Effusion": {"trust": 0, "flag": 3}}, "untaught": {"Mass": 7}}],
+                 "changed": {"flag": 3}, "findings": {"Effusion": {"trust": 0, "flag": 3}}}],
     "notices": ["2 reads of findings that are not audited"],
 }  # fmt: skip
 

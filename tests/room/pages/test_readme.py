@@ -22,9 +22,9 @@ CASES = 20
 
 @pytest.fixture
 def opened(tmp_path):
-    """Type what README says under `Read the doubtful films`, in a copy of its Makefile's folder; give the address."""
+    """Type the line of README that opens the room, in a copy of its Makefile's folder; give the address."""
     text = (shape.ROOT / "README.md").read_text(encoding="utf-8")
-    section = text.partition("## Read the doubtful films")[2]
+    section = text.partition("## Bring your own VLM, read, rate")[2]
     line = shlex.split(re.search(r"^\$ (make room)", section, re.MULTILINE)[1])
     # The demo is made where make runs; the environment that runs the tests is the one that make would install.
     options = [f"ARGS=--workspace {tmp_path / 'demo'} --port 0 --no-browser", f"VENV={sys.prefix}"]

@@ -227,7 +227,7 @@ def test_transactions_that_cross_are_tried_again(postgres_url):
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(begun) == 3
+        assert len(begun) >= 3  # a busy server may end one of them once more
         found = ledger.look(lambda connection: connection.execute(select(STUDY.c.settings)).scalars().all())
         assert sorted("".join(sorted(text)) for text in found) == ["ab{}", "ab{}"]
 

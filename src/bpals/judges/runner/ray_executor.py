@@ -144,7 +144,12 @@ class _Stream(Generic[T, R]):
     def close(self) -> None:
         """End the workers; a Ray that was started here ends at once, with whatever it is doing."""
         self._closing.set()
-        if self._thread is not None and self._thread.is_alive():
+        if self._thread is None:
+            return
+        # Ray is left to the thread that uses it: ended from here in the middle of a call, it has been seen to end the
+        # whole process. Only a thread that waits too long for its next result has Ray ended below it.
+        self._thread.join(timeout=CLOSE_S)
+        if self._thread.is_alive():
             self._session.end()
             self._thread.join(timeout=2 * CLOSE_S)
 
@@ -204,6 +209,7 @@ class _Stream(Generic[T, R]):
     def _streamed(self, waiting: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         """Run one stream of Ray Data over the waiting tasks: number and result as they come."""
         import ray.data
+        import ray.exceptions
 
         rows = [{"number": number, "task": body} for number, body in waiting.items()]
         size = min(self._executor.workers, len(rows))
@@ -217,8 +223,14 @@ class _Stream(Generic[T, R]):
                 num_cpus=1,
                 num_gpus=self._executor.gpus or None,
             )
-            for batch in iter(stream.iter_batches(batch_size=None, prefetch_batches=0, batch_format="numpy")):
-                yield from zip((int(number) for number in batch["number"]), map(bytes, batch["result"]), strict=True)
+            batches: Any = iter(stream.iter_batches(batch_size=None, prefetch_batches=0, batch_format="numpy"))
+            try:
+                for batch in batches:
+                    yield from zip(map(int, batch["number"]), map(bytes, batch["result"]), strict=True)
+            finally:
+                # Left to the garbage collector, a stream whose Ray has already ended prints a traceback.
+                with contextlib.suppress(ray.exceptions.RayError):
+                    batches.close()
 
 
 def _first_line(error: Exception) -> str:

@@ -99,9 +99,7 @@ function changed(lesson) {
     const what = [trust && several(trust, "trust"), flag && several(flag, "flag")].filter(Boolean);
     return `${readable(finding)} (${what.join(", ")})`;
   });
-  const [most] = Object.entries(lesson.untaught).sort(([, one], [, other]) => other - one);
-  const few = most ? ` Too few claims are contradicted to teach the trust of others: of ${readable(most[0])} most, ${count(most[1])}.` : "";
-  return `${names.join(", ") || "none"}.${few}`;
+  return `${names.join(", ") || "none"}.`;
 }
 
 function lessons(rows) {

@@ -7,14 +7,20 @@ const FLAGS = {
   likely_mislabelled: "likely mislabelled",
   suspect: "suspect",
   hard: "hard to judge",
+  unverified: "unverified",
   trusted: "trusted",
   unjudged: "no judge answered",
+  rejected: "rejected by readers",
+  confirmed: "confirmed by readers",
 };
 const SURE = 0.9;
 const EVEN = 0.5;
 
 /** Say in words how far a label is trusted: what its whole interval allows, not what its middle promises. */
-export function trustWords({ trust, trust_low: low, trust_high: high }) {
+export function trustWords({ trust, trust_low: low, trust_high: high, flag }) {
+  // Without expert knowledge a trust only ranks, and every label is one of these: no word on right or wrong then.
+  if (flag === "unverified") return "unverified";
+  if (flag === "hard") return "uncertain";
   const [least, most] = [low ?? trust, high ?? trust];
   if (least >= SURE) return "probably right";
   if (most <= 1 - SURE) return "probably wrong";
@@ -53,7 +59,7 @@ export function knownWords(pair, verdict, more) {
   const read = make("span", { class: "stored" }, readWords(verdict, more));
   if (!pair) return [read, " · ", make("b", {}, "No label")];
   const parts = [read, " · ", make("b", {}, pair.says ? `Label ${pair.says}` : "No label"), ` · ${trustLine(pair)}`];
-  if (pair.flag && pair.flag !== "trusted") {
+  if (pair.flag && !["trusted", "unverified"].includes(pair.flag)) {
     parts.push(" ", make("span", { class: `flag ${pair.flag}` }, FLAGS[pair.flag] ?? pair.flag));
   }
   const whose = more.second ? "your blind read" : "your read";

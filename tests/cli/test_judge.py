@@ -215,14 +215,14 @@ def far(capsys, home):
 
 def test_status_while_it_runs_after_a_kill_and_at_the_end(capsys, small, start_bpals, tmp_path):
     """R11, R01: a run is seen from outside, refused a second writer, killed, listed, resumed; nothing is lost."""
-    with FaultyServer(latency_s=0.04) as server:
+    with FaultyServer(latency_s=0.2) as server:  # slow, so that the run is not over before it is looked at
         words = run_words(small, tmp_path, "openai:stub-vlm", "--base-url", server.url, "--in-flight", "2")
         process = start_bpals(*words)
         row = wait_until(lambda: far(capsys, tmp_path) or (process.poll() is not None and process.communicate()))
         assert (row["judge"], row["state"], row["films_all"]) == ("stub-vlm", "running", FILMS)
         assert row["films_per_s"] > 0
         assert row["eta_s"] > 0
-        assert row["p50_s"] >= 0.04
+        assert row["p50_s"] >= 0.2
         assert obey(["judge", "status", "--workspace", str(tmp_path)]) == 0
         assert re.search(r"stub-vlm: running, \d+ of 24 .*p50 \d+\.\d+ s.* left", capsys.readouterr().out)
         assert obey(words) == 2
@@ -245,7 +245,7 @@ def test_status_while_it_runs_after_a_kill_and_at_the_end(capsys, small, start_b
 
 def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(capsys, small, start_bpals, tmp_path):
     """R04: open films are finished and sealed; the next run asks only the others."""
-    with FaultyServer(latency_s=0.04) as server:
+    with FaultyServer(latency_s=0.2) as server:  # slow, so that the run is not over before the signal comes
         words = run_words(small, tmp_path, "openai:stub-vlm", "--base-url", server.url, "--in-flight", "2")
         process = start_bpals(*words)
         wait_until(lambda: far(capsys, tmp_path) or process.poll() is not None)

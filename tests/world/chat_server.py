@@ -232,6 +232,10 @@ class FaultyServer:
         server = await asyncio.start_server(connected, sock=listener, ssl=self.tls, limit=2**26)
         self._started.set()
         await stopped.wait()
+        # What was accepted last gets its transport in the loop's next turns, and only from a server that is not closed
+        # yet: else its socket stays open. So accepting ends first.
+        loop.remove_reader(listener)
+        await asyncio.sleep(0.01)
         server.close()
         for out in {*self._open}:
             out.transport.abort()

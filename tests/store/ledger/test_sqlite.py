@@ -1,5 +1,6 @@
 """Where a ledger lies and who may write it: strange files, locks, backups, changes of the tables, filesystems."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -17,12 +18,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import CheckConstraint, inspect
 
-from bpals.errors import WorkspaceError, install_line
+from bpals.errors import LockHeld, WorkspaceError, install_line
 from bpals.store.ledger import Ledger, old_sqlite, unfit
-from bpals.store.ledger.backend import MIGRATIONS, Migration
+from bpals.store.ledger.backend import MIGRATIONS, Migration, version
 from bpals.store.ledger.locks import only_writer
 from bpals.store.ledger.schema import REVIEW_TABLES, TABLES
-from bpals.store.ledger.sqlite import Place
+from bpals.store.ledger.sqlite import FileBackend, Place
 from world.faulty_disk import Connection, Disk
 from world.ledgers import CARD, QUESTIONS, asked, enrolled
 from world.words import mentions
@@ -489,6 +490,23 @@ def test_two_that_find_a_new_ledger_at_one_moment_both_get_it(tmp_path):
     for each in together:
         each.join(30)
     assert told == [[], [], [], []]
+
+
+def test_who_waited_for_the_tables_is_not_refused_by_the_run_that_follows(tmp_path):
+    """Between a refusal and a look at the lock, the first may have made the tables and begun its run."""
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.ExitStack() as first:
+
+        class Late(FileBackend):
+            """Refused by one that makes the tables, and holds the lock for its run a moment later."""
+
+            def _bring_up_now(self, known):  # noqa: ARG002  as its parent has it
+                first.enter_context(first.enter_context(Ledger.open(path)).lock("judge run"))
+                raise LockHeld("the tables are being made")
+
+        with contextlib.closing(Late.open(path, None, readonly=False, must_exist=False)) as second:
+            second.bring_up(MIGRATIONS, readonly=False)
+            assert second.look(version) == MIGRATIONS[-1].number
 
 
 def test_a_look_at_a_lock_does_not_turn_away_the_writer_that_comes_just_then(tmp_path):

@@ -39,7 +39,7 @@ LOG_BYTES = 4 << 20
 # Connections that stay open for reading; more are opened while they are needed.
 READERS = 4
 # How long to wait for another process that migrates the same tables.
-PATIENCE_S, PAUSE_S = 10.0, 0.05
+PATIENCE_S, PAUSE_S = 60.0, 0.05
 MIGRATING = "bringing the ledger up to date"
 
 MAGIC = b"SQLite format 3\0"
@@ -382,8 +382,10 @@ class FileBackend:
             try:
                 self._bring_up_now(known)
             except LockHeld:
-                # Two that find a new ledger at one moment: one makes its tables, the other finds them made.
-                if time.monotonic() > until or holder(self._place.lock) not in {None, "", MIGRATING}:
+                # Two that find a new ledger at one moment: one makes its tables, the other finds them made. By then
+                # the first may hold the lock for its run: only a holder that leaves the tables as they are refuses us.
+                another = holder(self._place.lock) not in {None, "", MIGRATING}
+                if time.monotonic() > until or (another and self._due(known)):
                     raise
                 time.sleep(PAUSE_S)
 

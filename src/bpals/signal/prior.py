@@ -40,7 +40,9 @@ ALONE = 2.1
 """The same for a labelled presence of a patient with one image, where next to none was read: nothing but the label
 speaks for it, so that all of them have a low trust, right or wrong ..."""
 SELDOM = 0.05
-"""... that is, less than this share of the labels of a finding."""
+"""... that is, less than this share of the labels of a finding ..."""
+FEW_ALONE = 10
+"""... and for presences of patients with one image fewer than this: one or two of a dozen are no evidence."""
 FEWER = FOLDS / (FOLDS - 1)
 """The covariance is that of the whole fit; a fit on fewer patients is that much less sure."""
 DIRECTION = ("present", "absent", "present x logit", "absent x logit", "absent, no finding")
@@ -447,7 +449,7 @@ class Prior:
         """Give the variance that is added where it was hardly fitted: unread views, presences of lone images."""
         added = UNSEEN**2 * self.extrapolates(subject)[rows]
         fit = self.level.subjects.get(subject)
-        if fit is None or fit.alone < max(1.0, SELDOM * fit.presences):
+        if fit is None or fit.alone < max(FEW_ALONE, SELDOM * fit.presences):
             added = added + ALONE**2 * self.alone[rows] * laid[:, PRESENT]
         return np.asarray(added)
 

@@ -26,6 +26,7 @@ from bpals.store.ledger.schema import REVIEW_TABLES, TABLES
 from bpals.store.ledger.sqlite import FileBackend, Place
 from world.faulty_disk import Connection, Disk
 from world.ledgers import CARD, QUESTIONS, asked, enrolled
+from world.waiting import wait_until
 from world.words import mentions
 
 TESTS = Path(__file__).parents[2]
@@ -507,6 +508,27 @@ def test_who_waited_for_the_tables_is_not_refused_by_the_run_that_follows(tmp_pa
         with contextlib.closing(Late.open(path, None, readonly=False, must_exist=False)) as second:
             second.bring_up(MIGRATIONS, readonly=False)
             assert second.look(version) == MIGRATIONS[-1].number
+
+
+def test_a_new_ledger_is_known_as_ours_while_a_reader_holds_its_log(tmp_path):
+    """What the header says is still in the log then: the mark beside the file stays until it is not."""
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.closing(FileBackend.open(path, None, readonly=False, must_exist=False)) as first:
+        reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        making = threading.Thread(target=first.bring_up, args=(MIGRATIONS,), kwargs={"readonly": False})
+        making.start()
+        wait_until(lambda: first.look(version) == MIGRATIONS[-1].number)
+        for _ in range(20):
+            assert Place(path).check(must_exist=True)
+            making.join(0.01)
+        assert making.is_alive()
+        reader.execute("COMMIT")
+        reader.close()
+        making.join()
+    assert not Place(path).birth.exists()
+    assert Place(path).is_ours()
 
 
 def test_a_look_at_a_lock_does_not_turn_away_the_writer_that_comes_just_then(tmp_path):

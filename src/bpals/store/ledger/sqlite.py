@@ -101,6 +101,10 @@ def old_sqlite(version: tuple[int, ...]) -> str | None:
     )
 
 
+def _ours(header: bytes) -> bool:
+    return int.from_bytes(header[68:72], "big") == LEDGER_ID
+
+
 class Place:
     """The file of one ledger and the files beside it."""
 
@@ -168,10 +172,15 @@ class Place:
             raise WorkspaceError(
                 f"{self.path} is cut off after {self.path.stat().st_size} bytes. Put a backup in its place"
             )
-        if int.from_bytes(header[68:72], "big") != LEDGER_ID:
+        if not _ours(header):
             raise WorkspaceError(
                 f"{self.path} is a database that bpals did not make, and is left as it is. {ELSEWHERE}"
             )
+
+    def is_ours(self) -> bool:
+        """Say whether the file itself, without its log, is marked as a ledger."""
+        with self.path.open("rb") as file:
+            return _ours(file.read(100))
 
     def log_bytes(self) -> int:
         """Give the size of the log; 0 if there is none."""
@@ -374,23 +383,31 @@ class FileBackend:
     def bring_up(self, known: Sequence[Migration], *, readonly: bool) -> None:
         """Make the migrations that are due: all or none, and first a backup of what is there."""
         refuse_newer(self.where, self.look(version), known)
-        if readonly and self._due(known):
-            self._bring_up_elsewhere(known)
+        if readonly:
+            if not self._made(known):
+                self._bring_up_elsewhere(known)
             return
         until = time.monotonic() + PATIENCE_S
-        while self._due(known):
+        while not self._made(known) or self._place.birth.exists():
             try:
                 self._bring_up_now(known)
             except LockHeld:
                 # Two that find a new ledger at one moment: one makes its tables, the other finds them made. By then
                 # the first may hold the lock for its run: only a holder that leaves the tables as they are refuses us.
                 another = holder(self._place.lock) not in {None, "", MIGRATING}
-                if time.monotonic() > until or (another and self._due(known)):
+                if another and self._made(known):
+                    return
+                if another or time.monotonic() > until:
                     raise
                 time.sleep(PAUSE_S)
+            else:
+                if self._place.birth.exists():
+                    if time.monotonic() > until:
+                        return  # the mark stays, for the next writer
+                    time.sleep(PAUSE_S)
 
-    def _due(self, known: Sequence[Migration]) -> bool:
-        return self.look(version) < known[-1].number or self._place.birth.exists()
+    def _made(self, known: Sequence[Migration]) -> bool:
+        return self.look(version) >= known[-1].number
 
     def _bring_up_now(self, known: Sequence[Migration]) -> None:
         latest = known[-1].number
@@ -401,8 +418,11 @@ class FileBackend:
             with self.writing() as connection:
                 migrate(connection, found, known)
             self.checkpoint()
-            self._place.birth.unlink(missing_ok=True)
-            sync_folder(self.path.absolute().parent)
+            # A reader can keep the log from being moved into the file. Until the file itself says whose it is, the mark
+            # must: without it the next one to look would take the ledger for another program's.
+            if self._place.is_ours():
+                self._place.birth.unlink(missing_ok=True)
+                sync_folder(self.path.absolute().parent)
 
     def _bring_up_elsewhere(self, known: Sequence[Migration]) -> None:
         """Migrate through a connection that may write: a reader of old tables has no other way."""
